@@ -126,6 +126,11 @@ export function maybe<T>(figure: T | null, show: (value: T) => string): string {
   return figure === null ? ABSENT : show(figure);
 }
 
+/** A figure of touches of an object, marked where others may have touched more of its pages, and the program with them. */
+export function bound(of: { possibly_others_page_touches: number | null }, text: string): string {
+  return of.possibly_others_page_touches ? `≥\u00a0${text}` : text;
+}
+
 /** Why a figure is not known; null where it is. */
 export function why<T>(figure: Known<T>): string | null {
   return "absent" in figure ? `not known: ${figure.absent}` : null;

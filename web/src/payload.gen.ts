@@ -705,7 +705,7 @@ min: number | null,
  */
 max: number | null, 
 /**
- * Whether it may be more, as a trace is not complete.
+ * Whether it may be more: a trace may lack something that it depends on, or others may have touched some of the pages.
  */
 at_least: boolean, 
 /**
@@ -1110,7 +1110,8 @@ huge_page_touches: number | null,
  */
 standing_page_touches: number | null, 
 /**
- * Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+ * Page touches that other processes may have made, and nothing shows that this program did; in no other figure. Where there are
+ * any, the figures of touched pages and page touches are lower bounds.
  */
 possibly_others_page_touches: number | null, 
 /**

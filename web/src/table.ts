@@ -175,7 +175,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     return own !== null && g.touched_pages !== null ? Math.min(own, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
   };
   const size = (g: GroupRow) => (g.bytes === null || g.peak_bytes === null ? g.bytes : Math.min(g.bytes, g.peak_bytes));
-  const ofObject = (o: Obj) => fmt.maybe(o.touched_pages, pages => fmt.bytes(Math.min(pages * PAGE_BYTES, o.bytes || Infinity)));
+  const ofObject = (o: Obj) => fmt.bound(o, fmt.maybe(o.touched_pages, pages => fmt.bytes(Math.min(pages * PAGE_BYTES, o.bytes || Infinity))));
   const heat = (of: { page_touches: number | null; touched_pages: number | null }) => (of.page_touches !== null && of.touched_pages ? of.page_touches / of.touched_pages : null);
   const all: (ColumnSpec | null)[] = [
     { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => names.get(g)!, one: o => `at ${fmt.maybe(o.address, fmt.hex)}` },
@@ -184,8 +184,8 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },
     report.processes.length > 1 ? { key: "process", title: "Process", hint: "Whose they are, or who touched them", numeric: false, value: g => processNames(report, g.processes.map(p => p.pid)).toLowerCase(), text: g => processNames(report, g.processes.map(p => p.pid)), one: o => (o.processes.length > 1 ? `${o.processes.length} processes` : processName(report, o.pid)) } : null,
     { key: "bytes", title: "Size", hint: "Of all that there were at one time, at most", numeric: true, value: size, text: g => fmt.maybe(size(g), fmt.bytes), one: o => fmt.maybe(o.bytes, fmt.bytes) },
-    { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.maybe(touched(g), fmt.bytes), one: ofObject },
-    { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.maybe(touches(g), fmt.count), one: o => fmt.maybe(o.page_touches, fmt.count), bar: g => (touches(g) ?? 0) / hottest },
+    { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once; ≥: of some pages only a flag is known that other processes set too", numeric: true, value: touched, text: g => fmt.bound(g, fmt.maybe(touched(g), fmt.bytes)), one: ofObject },
+    { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.bound(g, fmt.maybe(touches(g), fmt.count)), one: o => fmt.bound(o, fmt.maybe(o.page_touches, fmt.count)), bar: g => (touches(g) ?? 0) / hottest },
     { key: "share", title: "Of all", hint: "Share of all page touches; a page that several objects lie on is divided among them", numeric: true, value: share, text: g => fmt.maybe(share(g), fmt.share), one: () => "" },
     { key: "heat", title: "Intervals", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: heat, text: g => fmt.maybe(heat(g), n => n.toFixed(1)), one: o => fmt.maybe(heat(o), n => n.toFixed(1)) },
     { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => (g.threads?.length ? firstBy(g).toLowerCase() : null), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },

@@ -45,6 +45,8 @@ describe("the page", () => {
       const lane = data.lanes[1];
       // Not on the diagonal, which the program touches.
       lane.possibly = Uint8Array.from(lane.heat, h => (h ? 0 : 80));
+      data.head.groups[1].possibly_others_page_touches = 80;
+      for (const o of data.head.objects) if (o.group === 1) o.possibly_others_page_touches = 80;
     });
     assert.match(await marked.locator(".legend").innerText(), /possibly by others/);
     const pixels = page => page.locator("canvas.map").evaluate((canvas, gutter) => {
@@ -57,6 +59,13 @@ describe("the page", () => {
     assert.equal(await pixels(plain), 0);
     assert.ok(await pixels(marked) > 1000);
     assert.match(await marked.locator(".guide").textContent(), /Hatched cells were possibly touched by others: 8 pages/);
+    // What was touched of that object is a lower bound, and of no other.
+    assert.doesNotMatch(await plain.locator(".objects tbody").innerText(), /≥/);
+    assert.doesNotMatch(await marked.locator(".objects tbody tr", { hasText: "table" }).innerText(), /≥/);
+    const row = marked.locator(".objects tbody tr", { hasText: "grid" });
+    assert.match(await row.innerText(), /≥\s256 KiB[^]*≥\s640/);
+    await row.click();
+    assert.match(await marked.locator("#p-object").innerText(), /touched\s+≥\s64 pages/);
     clean(marked);
   });
 

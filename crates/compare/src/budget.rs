@@ -197,8 +197,18 @@ fn judge(budget: &Budget, runs: &[Run], baseline: &[Run]) -> Judged {
 
 type Verdict = (Outcome, Vec<Option<f64>>, String);
 
-/// What a figure of every run says of a limit: broken where one is beyond it, also where that one is a bound from below.
-fn limited(values: &[Known<f64>], max: f64, unit: Unit, why: impl Fn(usize) -> String) -> Verdict {
+/// Why a figure is a lower bound: of the program, and of objects where no trace lacks anything.
+const NOT_COMPLETE: &str = "a trace is not complete";
+const OF_OTHERS: &str = "others may have touched pages of these objects, and the program with them";
+
+/// What a figure of every run says of a limit: broken where one is beyond it, also where that one is a lower bound, for the reason `bound`.
+fn limited(
+    values: &[Known<f64>],
+    max: f64,
+    unit: Unit,
+    bound: &str,
+    why: impl Fn(usize) -> String,
+) -> Verdict {
     let plain: Vec<Option<f64>> = values.iter().map(|k| k.value().copied()).collect();
     let shown = |value: f64| amount(value, unit);
     let worst = plain
@@ -212,13 +222,13 @@ fn limited(values: &[Known<f64>], max: f64, unit: Unit, why: impl Fn(usize) -> S
             1 => String::new(),
             n => format!(", in {beyond} of {n} runs"),
         };
-        let bound = match values[at] {
+        let least = match values[at] {
             Known::AtLeast(_) => "at least ",
             _ => "",
         };
         let why = why(at);
         let evidence = format!(
-            "{bound}{}, {} more than {}{runs}{}{why}",
+            "{least}{}, {} more than {}{runs}{}{why}",
             shown(value),
             shown(value - max),
             shown(max),
@@ -229,7 +239,7 @@ fn limited(values: &[Known<f64>], max: f64, unit: Unit, why: impl Fn(usize) -> S
     let unknown = values.iter().find_map(|k| match k {
         Known::Absent(why) => Some(format!("not known: {why}")),
         Known::AtLeast(value) => Some(format!(
-            "at least {}, and a trace is not complete: nobody knows how much more",
+            "at least {}, as {bound}: how much more is not known",
             shown(*value)
         )),
         Known::Exact(_) => None,
@@ -248,14 +258,20 @@ fn program(measure: Measure, max: f64, runs: &[Run]) -> Verdict {
     let is_counted = are_counted(runs.iter());
     let values = runs.iter().map(|r| r.figure(measure, is_counted));
     let values: Vec<Known<f64>> = values.collect();
-    limited(&values, max, measure.unit(), |at| match measure {
-        Measure::Touched | Measure::PeakWorkingSet | Measure::MedianWorkingSet => {
-            largest(&runs[at].objects, Measure::Touched)
-        }
-        Measure::PageTouches => largest(&runs[at].objects, Measure::PageTouches),
-        Measure::AccessTime => largest(&runs[at].objects, Measure::AccessTime),
-        _ => String::new(),
-    })
+    limited(
+        &values,
+        max,
+        measure.unit(),
+        NOT_COMPLETE,
+        |at| match measure {
+            Measure::Touched | Measure::PeakWorkingSet | Measure::MedianWorkingSet => {
+                largest(&runs[at].objects, Measure::Touched)
+            }
+            Measure::PageTouches => largest(&runs[at].objects, Measure::PageTouches),
+            Measure::AccessTime => largest(&runs[at].objects, Measure::AccessTime),
+            _ => String::new(),
+        },
+    )
 }
 
 /// The place of a figure of objects among those that they have.
@@ -313,13 +329,18 @@ fn objects(name: &str, measure: Measure, max: f64, runs: &[Run]) -> Verdict {
                 let sum: f64 = values.iter().sum();
                 let distinct = run.distinct(name).filter(|_| measure == Measure::Touched);
                 let sum = distinct.map_or(sum, |distinct| sum.min(distinct));
-                let is_whole = run.recording.has_all_of_objects() || !measure.is_of_touches();
-                Known::of(sum, is_whole)
+                let is_bound =
+                    !run.recording.has_all_of_objects() || named.iter().any(|i| i.is_bound);
+                Known::of(sum, !is_bound || !measure.is_of_touches())
             }
         }
     };
     let values: Vec<Known<f64>> = runs.iter().map(of).collect();
-    limited(&values, max, measure.unit(), |at| {
+    let bound = match runs.iter().all(|run| run.recording.has_all_of_objects()) {
+        true => OF_OTHERS,
+        false => NOT_COMPLETE,
+    };
+    limited(&values, max, measure.unit(), bound, |at| {
         let named = runs[at].objects.iter().filter(|i| is_named(name, &i.name));
         largest(named, measure)
     })

@@ -74,7 +74,7 @@ pub struct Values {
     pub min: Option<f64>,
     /// The most.
     pub max: Option<f64>,
-    /// Whether it may be more, as a trace is not complete.
+    /// Whether it may be more: a trace may lack something that it depends on, or others may have touched some of the pages.
     pub at_least: bool,
     /// Why it is not known, where it is not.
     pub why: Option<String>,
@@ -392,6 +392,8 @@ fn program(a: &[Run], b: &[Run]) -> Vec<Figure> {
 struct Member {
     identity: Identity,
     name: String,
+    /// Whether its figures of touches are lower bounds in a run.
+    is_bound: bool,
     /// Of the first run.
     groups: Vec<u32>,
     runs: Vec<Option<Vec<Option<f64>>>>,
@@ -405,7 +407,7 @@ struct Listed {
     members: Vec<Member>,
     /// By run and measure: whether what is not there is nothing, rather than not known.
     knows: Vec<Vec<bool>>,
-    /// Whether figures of touches are at least so many.
+    /// Whether all figures of touches are lower bounds.
     is_bound: bool,
 }
 
@@ -420,9 +422,11 @@ fn listed(runs: &[Run], measures: &[Measure], list: List) -> Listed {
             let of = all.entry(&item.identity).or_insert_with(|| Member {
                 identity: item.identity.clone(),
                 name: item.name.clone(),
+                is_bound: false,
                 groups: Vec::new(),
                 runs: vec![None; runs.len()],
             });
+            of.is_bound |= item.is_bound;
             if at == 0 {
                 of.groups.clone_from(&item.groups);
             }
@@ -446,7 +450,8 @@ impl Listed {
             None => self.knows[run][at].then_some(0.0),
         };
         let runs = (0..self.knows.len()).map(of_run).collect();
-        Values::of(runs, self.is_bound && measures[at].is_of_touches(), None)
+        let is_bound = self.is_bound || member.is_some_and(|m| m.is_bound);
+        Values::of(runs, is_bound && measures[at].is_of_touches(), None)
     }
 }
 

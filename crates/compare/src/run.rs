@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use varve_analyse::{Analysis, FindingId, Group, Known};
+use varve_analyse::{Analysis, FindingId, Group, Known, Touched};
 use varve_model::{Capability, Duration, LossPart, ObjectKind, Pages};
 use varve_trace::tables::MappingRow;
 use varve_trace::{Trace, TraceError};
@@ -62,6 +62,8 @@ pub(crate) struct Item {
     /// As reports call it.
     pub(crate) name: String,
     pub(crate) figures: Figures,
+    /// Whether its figures of touches are lower bounds: others may have touched some of its pages, and the program with them.
+    pub(crate) is_bound: bool,
     /// The groups of the analysis that it is made of, by position; none of code.
     pub(crate) groups: Vec<u32>,
 }
@@ -300,9 +302,12 @@ fn objects(a: &Analysis, places: &Places) -> (Vec<Item>, u64) {
     for (at, group) in (0..).zip(&a.groups) {
         let identity = Identity::of(group.kind, &group.name, group.site.as_deref(), places);
         let figures = of_group(group, time(group));
+        let touched = group.usage.touched.get();
+        let is_bound = touched.is_some_and(Touched::is_bound);
         match all.get_mut(&identity) {
             Some(item) => {
                 add(&mut item.figures, &figures);
+                item.is_bound |= is_bound;
                 item.groups.push(at);
             }
             None => {
@@ -310,6 +315,7 @@ fn objects(a: &Analysis, places: &Places) -> (Vec<Item>, u64) {
                     identity: identity.clone(),
                     name: group.name.clone(),
                     figures,
+                    is_bound,
                     groups: vec![at],
                 };
                 all.insert(identity, item);
@@ -399,6 +405,7 @@ fn code(a: &Analysis) -> (Vec<Item>, Vec<Item>, bool) {
                 identity,
                 name,
                 figures: vec![Some(0.0)],
+                is_bound: false,
                 groups: Vec::new(),
             });
             for sum in item.figures.iter_mut().flatten() {

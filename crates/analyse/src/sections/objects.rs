@@ -87,7 +87,8 @@ together! {
         huge_page_touches: u64,
         /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
         standing_page_touches: u64,
-        /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+        /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure. Where there are
+        /// any, the figures of touched pages and page touches are lower bounds.
         possibly_others_page_touches: u64,
         /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
         cold_pages: Pages,
@@ -125,6 +126,12 @@ pub struct Usage {
 }
 
 impl Touched {
+    /// Whether there may be more touched pages and page touches than these: of some pages only a flag is known that other processes
+    /// set too. The flag hides whether this program accessed them as well.
+    pub const fn is_bound(&self) -> bool {
+        self.possibly_others_page_touches > 0
+    }
+
     /// In how many intervals a touched page was touched, on average.
     pub fn heat(&self) -> f64 {
         match self.touched_pages.0 {

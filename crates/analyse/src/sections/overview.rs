@@ -6,7 +6,7 @@ use serde::Serialize;
 use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
-use crate::analysis::{Analysis, FindingId, Group};
+use crate::analysis::{Analysis, FindingId, Group, Touched};
 use crate::format;
 use crate::sections::unknown_files;
 
@@ -246,12 +246,14 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
     let touched: Option<u64> = groups().map(touched).sum();
     let all = a.footprint.touched_pages.value().map(|p| p.bytes().0);
     let touched = touched.zip(all).map(|(touched, all)| touched.min(all));
+    let is_bound = |g: &Group| g.usage.touched.get().is_some_and(Touched::is_bound);
+    let is_whole = a.trace.has_all_of_objects() && !groups().any(is_bound);
     HotObject {
         name: name.0.to_owned(),
         kind: name.1,
         objects: groups().map(|g| g.objects).sum(),
         bytes: known(bytes, true),
-        touched: known(touched, a.trace.has_all_of_objects()),
+        touched: known(touched, is_whole),
         share,
     }
 }

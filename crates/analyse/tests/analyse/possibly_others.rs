@@ -1,7 +1,7 @@
 //! What others may have touched stands apart.
 
 use crate::common::{Made, object, touch, touched};
-use varve_analyse::Analysis;
+use varve_analyse::{Analysis, Known, Overview};
 use varve_model::{Pages, TouchSource};
 use varve_trace::tables::TouchRow;
 
@@ -70,4 +70,29 @@ fn what_others_may_have_touched_is_in_no_other_figure() {
         analysis
     };
     assert_eq!(rest(found), rest(plain));
+}
+
+/// Of pages that several mappings share a flag hides who accessed them: what the program was seen to touch of their object is a lower
+/// bound. An object without such pages is known exactly.
+#[test]
+fn figures_of_an_object_that_others_may_have_touched_are_lower_bounds() {
+    let mut made = made();
+    made.objects.push(object(3, 7000, 10));
+    made.touches.extend((0..30).map(|i| touch(i, 7000, 10)));
+    made.touches.push(possibly(5, 1090, 3));
+    made.touches.sort_by_key(|t| (t.interval, t.page));
+    let found = made.analyse();
+    let overview = Overview::of(&found);
+    let of = |name: &str| {
+        let hot = overview.hot.iter().find(|h| h.name == name);
+        hot.expect("it is hot").touched.clone()
+    };
+    // 1000 to 1038.
+    assert_eq!(of("o1"), Known::AtLeast(Pages(39).bytes()));
+    assert_eq!(of("o3"), Known::Exact(Pages(10).bytes()));
+    let is_bound = |id: u64| {
+        let object = found.objects.iter().find(|o| o.object.0 == id);
+        touched(&object.unwrap().usage).is_bound()
+    };
+    assert_eq!([1, 2, 3].map(is_bound), [true, false, false]);
 }

@@ -117,6 +117,24 @@ fn objects_of_a_name_are_judged_together() {
     );
 }
 
+/// What is touched at least can break a budget of objects, and never keep it.
+#[test]
+fn objects_that_others_may_have_touched_are_not_passed() {
+    let mut shared = made();
+    shared.sites[0].by_others = 8;
+    let of = |name: &str, pages: f64| {
+        let budget = of_objects(name, pages * PAGE);
+        judged(budget, std::slice::from_ref(&shared), &[])
+    };
+    assert_eq!(of("plate", 47.0).outcome, Outcome::Broken);
+    let unknown = of("plate", 48.0);
+    assert_eq!(unknown.outcome, Outcome::NotJudged);
+    let evidence = &unknown.budgets[0].evidence;
+    let said = "at least 192 KiB, as others may have touched pages of these objects";
+    assert!(evidence.starts_with(said), "{evidence}");
+    assert_eq!(of("field", 16.0).outcome, Outcome::Holds);
+}
+
 #[test]
 fn findings_are_forbidden_by_name_and_object() {
     let idle = Site {

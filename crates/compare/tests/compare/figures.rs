@@ -245,6 +245,35 @@ fn objects_that_may_be_missing_leave_the_figures_of_pages_as_they_are() {
     assert!(of_objects.iter().all(|bounds| *bounds == (false, true)));
 }
 
+/// A flag that any process may set is all that is known of some pages of the one object: its figures are lower bounds, and those of
+/// the other are exact.
+#[test]
+fn what_others_may_have_touched_makes_bounds_of_its_object() {
+    let plain = Made::new(vec![
+        Site::new("field", "setup", 12),
+        Site::new("plate", "setup", 14),
+    ]);
+    let mut shared = plain.clone();
+    shared.sites[1].by_others = 8;
+    let found = diff(&[plain.run()], &[shared.run()]);
+    let bounds = |name: &str| {
+        let row = found
+            .objects
+            .iter()
+            .find(|row| row.name().starts_with(name));
+        let row = row.expect("a row");
+        [Measure::Touched, Measure::PageTouches, Measure::Bytes].map(|measure| {
+            let figure = row.figure(measure).expect("a figure");
+            (figure.a.at_least, figure.b.at_least)
+        })
+    };
+    assert_eq!(
+        bounds("plate"),
+        [(false, true), (false, true), (false, false)]
+    );
+    assert_eq!(bounds("field"), [(false, false); 3]);
+}
+
 /// Where the intervals end does not matter to what the kernel counts.
 #[test]
 fn resident_memory_is_compared_by_what_the_kernel_counts() {

@@ -6,10 +6,10 @@ use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, analyse};
 use varve_compare::Run;
 use varve_made::{interval, manifest, object, sample, table, touch};
-use varve_model::{Address, Bytes, Loss, ObjectKind, Pid, SiteId, Time};
+use varve_model::{Address, Bytes, Loss, ObjectKind, Pid, SiteId, Time, TouchSource};
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
-    SampleRow, SiteRow, ThreadRow,
+    SampleRow, SiteRow, ThreadRow, TouchRow,
 };
 use varve_trace::{Trace, TraceWriter};
 
@@ -24,6 +24,8 @@ pub struct Site {
     /// Pages of the object that lies there, and how many of them each interval touches, from the first on.
     pub pages: u64,
     pub touched: u32,
+    /// How many behind these others may have touched, in the first interval.
+    pub by_others: u32,
     /// Milliseconds of samples.
     pub samples: u64,
 }
@@ -38,6 +40,7 @@ impl Site {
             column: 5,
             pages: 64,
             touched: 32,
+            by_others: 0,
             samples: 0,
         }
     }
@@ -110,6 +113,12 @@ impl Made {
             for site in &self.sites {
                 if site.touched > 0 {
                     touches.push(touch(i, base, site.touched));
+                }
+                if i == 0 && site.by_others > 0 {
+                    touches.push(TouchRow {
+                        source: TouchSource::PossiblyOthers,
+                        ..touch(i, base + u64::from(site.touched), site.by_others)
+                    });
                 }
                 base += site.pages + 1;
             }

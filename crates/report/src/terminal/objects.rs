@@ -44,7 +44,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             named(g),
             g.kind.as_str().to_owned(),
             size(g).map_or(ABSENT.to_owned(), format::bytes),
-            format::bytes(t.touched_bytes),
+            touched(t),
         ];
         if has_lives {
             let lives = g.touched_pages_over_lives;
@@ -86,6 +86,16 @@ fn with_touches(a: &Analysis) -> impl Iterator<Item = (&Group, &Touched)> {
     groups.filter_map(|g| Some((g, g.usage.touched.get()?)))
 }
 
+/// What was touched of a group, marked where that is a lower bound.
+fn touched(t: &Touched) -> String {
+    let mark = if t.is_bound() { "≥" } else { "" };
+    format!("{mark}{}", format::bytes(t.touched_bytes))
+}
+
+/// What the mark says.
+const BOUND: &str =
+    "; ≥: at least, as of some pages only a flag is known that other processes set too";
+
 /// What the columns say.
 fn legend(has_lives: bool, shown: &[(&Group, &Touched)]) -> String {
     let mut text = "heat: in how many intervals a touched page was touched, on average".to_owned();
@@ -100,6 +110,9 @@ fn legend(has_lives: bool, shown: &[(&Group, &Touched)]) -> String {
     let several = |g: &Group| g.objects == 1 && g.processes.len() > 1;
     if shown.iter().any(|(g, _)| several(g)) && shown.iter().any(|(g, _)| g.objects > 1) {
         text += "; ×2: two objects of that name; 2 processes: one object that both map";
+    }
+    if shown.iter().any(|(_, t)| t.is_bound()) {
+        text += BOUND;
     }
     text
 }
@@ -127,7 +140,8 @@ fn coldest(page: &mut Page, a: &Analysis) {
         ("cold", Align::Right),
         ("last touch", Align::Right),
     ]);
-    for (g, t) in cold.iter().take(page.rows(COLDEST)) {
+    let shown = &cold[..page.rows(COLDEST).min(cold.len())];
+    for (g, t) in shown {
         let last = t
             .last_touch_ns
             .map(|t| t - a.trace.start_ns)
@@ -135,14 +149,18 @@ fn coldest(page: &mut Page, a: &Analysis) {
         table.row([
             named(g),
             g.kind.as_str().to_owned(),
-            format::bytes(t.touched_bytes),
+            touched(t),
             format::bytes(t.cold_pages.bytes().min(t.touched_bytes)),
             format!("at {}", format::duration(last)),
         ]);
     }
     page.table(&table);
     page.more(cold.len(), COLDEST, 0);
-    page.wrapped("last touch: of any of its pages, cold or not", Tone::Faint);
+    let mut legend = "last touch: of any of its pages, cold or not".to_owned();
+    if shown.iter().any(|(_, t)| t.is_bound()) {
+        legend += BOUND;
+    }
+    page.wrapped(&legend, Tone::Faint);
 }
 
 /// The name of a group, with how many objects it has, or how many processes share the one.

@@ -140,3 +140,24 @@ fn memory_of_the_recorder_is_one_row_without_a_share() {
     );
     assert!(rows[0].ends_with("- -"), "{rows:?}");
 }
+
+/// Others may have touched more of its pages, and the program with them.
+#[test]
+fn what_was_touched_at_least_of_an_object_is_marked() {
+    let mark = |a: &mut Analysis| {
+        for g in a.groups.iter_mut().filter(|g| g.name.starts_with("matrix")) {
+            let touched = g.usage.touched.0.as_mut().unwrap();
+            touched.possibly_others_page_touches = 3;
+        }
+    };
+    let text = said(mark);
+    assert!(text.contains("heap 7.81 MiB ≥7.03 MiB"), "{text}");
+    assert!(text.contains("heap 12.1 MiB 11.8 MiB"), "{text}");
+    assert!(text.contains("≥: at least, as of some pages only a flag is known"));
+    assert!(!said(|_| ()).contains('≥'));
+    let folder = TempDir::new().unwrap();
+    let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
+    mark(&mut a);
+    let screen = words(&first_screen(&a, 100));
+    assert!(screen.contains("heap at least 7.03 MiB"), "{screen}");
+}
