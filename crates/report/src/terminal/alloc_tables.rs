@@ -118,7 +118,7 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
             format!("{:.3}", call.per_operation * 1000.0),
             call.sites
                 .first()
-                .map_or_else(String::new, |(site, _)| super::page::clip(site, 40)),
+                .map_or_else(String::new, |(site, _)| super::page::clip_name(site, 40)),
         ]);
     }
     page.table(&table);

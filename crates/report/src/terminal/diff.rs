@@ -83,7 +83,7 @@ fn side(page: &mut Page, label: &str, of: &Side) {
     };
     let part = first.selected.as_ref().map(|part| format!(" ({part})"));
     let text = text + part.as_deref().unwrap_or_default();
-    page.labelled_within(label, Tone::Strong, &text, 2);
+    page.labelled_beginning(label, Tone::Strong, &text, 2);
 }
 
 fn program(page: &mut Page, of: &Diff) {

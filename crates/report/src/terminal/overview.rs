@@ -30,28 +30,28 @@ pub(super) struct Room {
     findings: usize,
     /// Lines of the chart, without its axis.
     chart: usize,
+    /// Whether names that a line does not hold go on in the next one.
+    names: bool,
 }
 
-const ROOMS: [Room; 4] = [
-    room(9, 12, 3, 5, 3),
-    room(4, 6, 2, 5, 3),
-    room(2, 3, 1, 5, 3),
-    room(1, 1, 1, 5, 2),
+/// The most room first. Lines of statements and findings are those of whole sentences: one that is longer takes some more.
+const ROOMS: [Room; 5] = [
+    room([9, 12, 3, 5, 3], true),
+    room([4, 6, 2, 5, 3], true),
+    room([2, 3, 1, 5, 3], false),
+    room([1, 1, 1, 5, 2], false),
+    room([1, 1, 1, 3, 2], false),
 ];
 
-const fn room(
-    statement: usize,
-    unknown: usize,
-    finding: usize,
-    findings: usize,
-    chart: usize,
-) -> Room {
+const fn room(lines: [usize; 5], names: bool) -> Room {
+    let [statement, unknown, finding, findings, chart] = lines;
     Room {
         statement,
         unknown,
         finding,
         findings,
         chart,
+        names,
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
 fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: &Room) {
     recording::brief(page, a, room.statement);
     used(page, a, overview, room);
-    hot(page, overview);
+    hot(page, overview, room);
     if !a.trace.has(Capability::Touches) && a.samples.is_none() && a.counts.is_none() {
         page.gap();
         page.wrapped(
@@ -81,8 +81,8 @@ fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: 
     }
     findings(page, a, overview, room);
     if !overview.unknown.is_empty() {
-        let unknown = format!("{} (--section unknown)", overview.unknown.join("; "));
-        page.labelled_within("not known", Tone::Plain, &unknown, room.unknown);
+        let (unknown, more) = (overview.unknown.join("; "), " (--section unknown)");
+        page.labelled_list("not known", Tone::Plain, &unknown, more, room.unknown);
     }
     for note in &overview.notes {
         let text = format!("{}: {}", note.title, note.action);
@@ -170,7 +170,7 @@ fn resident(a: &Analysis, o: &Overview) -> Vec<String> {
         let peak = o.peak_process.text(bytes);
         parts.push(match is_one {
             true => format!("resident {peak} at most, as the kernel counts it"),
-            false => format!("{peak} at most in one of them, as the kernel counts it"),
+            false => format!("{peak} resident at most in one process, as the kernel counts it"),
         });
     }
     parts
@@ -185,8 +185,8 @@ fn resting_on(samples: u64) -> String {
     }
 }
 
-fn hot(page: &mut Page, o: &Overview) {
-    objects(page, o);
+fn hot(page: &mut Page, o: &Overview, room: &Room) {
+    objects(page, o, room);
     if let Some(gone) = o.gone {
         let share = format::share(gone);
         page.wrapped(
@@ -196,23 +196,31 @@ fn hot(page: &mut Page, o: &Overview) {
             Tone::Faint,
         );
     }
-    lines(page, o);
+    lines(page, o, room);
 }
 
-fn objects(page: &mut Page, o: &Overview) {
+/// The table with a line for each row where there is no room for more.
+fn fitted(table: Table, room: &Room) -> Table {
+    match room.names {
+        true => table,
+        false => table.one_line_each(),
+    }
+}
+
+fn objects(page: &mut Page, o: &Overview, room: &Room) {
     if o.hot.is_empty() {
         return;
     }
     let of = o.hot_samples.map(|n| format!(" ({})", resting_on(n)));
     let of = of.unwrap_or_default();
     page.heading(&format!("Hot, by {}{of}", o.hot_by.as_str()));
-    let mut table = Table::new(&[
+    let table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
         ("touched", Align::Right),
         ("share", Align::Right),
-    ])
-    .one_line_each();
+    ]);
+    let mut table = fitted(table, room);
     let bytes = |b: &Bytes| format::bytes(*b);
     for object in &o.hot {
         table.row([
@@ -225,7 +233,7 @@ fn objects(page: &mut Page, o: &Overview) {
     page.table(&table);
 }
 
-fn lines(page: &mut Page, o: &Overview) {
+fn lines(page: &mut Page, o: &Overview, room: &Room) {
     if o.hot_lines.is_empty() {
         return;
     }
@@ -237,7 +245,8 @@ fn lines(page: &mut Page, o: &Overview) {
         _ => "time",
     };
     let head = format!("line of code ({})", resting_on(o.line_samples));
-    let mut table = Table::new(&[(head.as_str(), Align::Name), (of, Align::Right)]).one_line_each();
+    let table = Table::new(&[(head.as_str(), Align::Name), (of, Align::Right)]);
+    let mut table = fitted(table, room);
     for line in &o.hot_lines {
         table.row([line.place.clone(), format::share(line.share)]);
     }

@@ -114,22 +114,46 @@ impl Page {
         self.line(&line);
     }
 
-    /// The same in so many lines at most, cut where the last ends.
+    /// A word in the margin and sentences beside it, those that this number of lines holds.
     pub(super) fn labelled_within(&mut self, label: &str, tone: Tone, text: &str, lines: usize) {
-        let text = within(text, self.width - MARGIN, lines);
+        self.labelled_list(label, tone, text, "", lines);
+    }
+
+    /// The same of a list whose parts end in `;`, and what stands behind it also where parts are left out.
+    pub(super) fn labelled_list(
+        &mut self,
+        label: &str,
+        tone: Tone,
+        list: &str,
+        behind: &str,
+        lines: usize,
+    ) {
+        let text = within(list, behind, self.width - MARGIN, lines);
         self.labelled(label, tone, &text);
     }
 
-    /// Text in so many lines at most, cut where the last ends.
+    /// A word in the margin and the beginning of a text beside it.
+    pub(super) fn labelled_beginning(&mut self, label: &str, tone: Tone, text: &str, lines: usize) {
+        let text = beginning(text, self.width - MARGIN, lines);
+        self.labelled(label, tone, &text);
+    }
+
+    /// Sentences, those that this number of lines holds.
     pub(super) fn wrapped_within(&mut self, text: &str, tone: Tone, lines: usize) {
-        let text = within(text, self.width, lines);
+        let text = within(text, "", self.width, lines);
         self.wrapped(&text, tone);
     }
 
-    /// What to do, and why, in so many lines at most.
+    /// The beginning of a text.
+    pub(super) fn wrapped_beginning(&mut self, text: &str, tone: Tone, lines: usize) {
+        let text = beginning(text, self.width, lines);
+        self.wrapped(&text, tone);
+    }
+
+    /// What to do, and why, in the sentences that this number of lines holds.
     pub(super) fn marked(&mut self, tone: Tone, action: &str, why: &str, lines: usize) {
         let action = visible(&format::capitalised(action)).into_owned();
-        let text = within(&format!("{action}: {why}"), self.width - 2, lines);
+        let text = within(&format!("{action}: {why}"), "", self.width - 2, lines);
         for (i, line) in wrap(&text, self.width - 2).iter().enumerate() {
             let mark = if i == 0 { "* " } else { "  " };
             let line = match line.strip_prefix(action.as_str()) {
@@ -204,28 +228,53 @@ impl Page {
     }
 }
 
-/// As much of a name as a line holds, and a mark where something is missing. It is cut between its parts, at `::`, `<`, `/` or a space,
-/// where that leaves at least half of the line.
-pub(super) fn clip_name(text: &str, width: usize) -> String {
-    let text = &*visible(text);
-    if text.chars().nth(width).is_none() {
-        return text.to_owned();
+/// As much of a name as a line holds: its beginning and its end, and a mark for what is missing between them. The end tells names apart:
+/// it has the function, or the file and the line. Both are cut between parts of the name, where such a place is near.
+pub(super) fn clip_name(name: &str, width: usize) -> String {
+    let name: Vec<char> = visible(name).chars().collect();
+    if name.len() <= width {
+        return name.into_iter().collect();
     }
     let room = width.saturating_sub(1);
-    let begins = |at: usize| {
-        let (before, rest) = (&text[..at], &text[at..]);
-        before.ends_with('/') || before.ends_with("::") || rest.starts_with(['<', ' '])
+    let end = end_of_name(&name, room);
+    let begin = beginning_of_name(&name, room - (name.len() - end));
+    let text = |part: &[char]| part.iter().collect::<String>();
+    format!("{}…{}", text(&name[..begin]).trim_end(), text(&name[end..]))
+}
+
+/// Characters that the end of a name leaves to its beginning at least.
+const MIN_BEGINNING: usize = 3;
+
+/// Where the end of a name begins that the room holds beside the beginning. It takes a third to two thirds of the room, in whole parts of
+/// the name; else more of the room, if the last part of the name needs that; else two thirds of it.
+fn end_of_name(name: &[char], room: usize) -> usize {
+    let begins_part = |at: &usize| {
+        let rest = &name[*at..];
+        matches!(rest[0], '/' | ' ') || rest.starts_with(&[':', ':'])
     };
-    let places = text.char_indices().enumerate().take(room + 1);
-    let last = places.filter(|(_, (at, _))| begins(*at)).last();
-    match last.filter(|(length, _)| *length >= width / 2) {
-        Some((_, (at, _))) => format!("{}…", text[..at].trim_end()),
-        None => clip(text, width),
-    }
+    let of = |length: usize| name.len() - length;
+    let (longest, shortest) = (of(room * 2 / 3), of((room / 3).max(1)));
+    let whole = (longest..=shortest).find(begins_part);
+    let larger = || {
+        let first = of(room.saturating_sub(MIN_BEGINNING));
+        (first..longest).rev().find(begins_part)
+    };
+    whole.or_else(larger).unwrap_or(longest)
+}
+
+/// Where the beginning of a name ends that the room holds: at the end of a part, where that fills more than half of the room.
+fn beginning_of_name(name: &[char], room: usize) -> usize {
+    let ends_part = |at: &usize| {
+        let (before, rest) = name.split_at(*at);
+        let is_within = matches!(rest.first(), Some('<' | ' '));
+        is_within || before.ends_with(&['/']) || before.ends_with(&[':', ':'])
+    };
+    let last = (room / 2 + 1..=room).rev().find(ends_part);
+    last.unwrap_or(room)
 }
 
 /// As much of a text as a line holds, and a mark where something is missing.
-pub(super) fn clip(text: &str, width: usize) -> String {
+fn clip(text: &str, width: usize) -> String {
     let text = &*visible(text);
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -236,28 +285,61 @@ pub(super) fn clip(text: &str, width: usize) -> String {
     }
 }
 
-/// As much of a text as so many lines hold, up to the end of a sentence or of a part of one where most of it fits, and a mark where something is
-/// missing.
-fn within(text: &str, width: usize, lines: usize) -> String {
+/// The beginning of a text that this number of lines holds, and a mark where something is missing: of a command line, whose first words say
+/// most.
+fn beginning(text: &str, width: usize, lines: usize) -> String {
     let all = wrap(text, width);
     if all.len() <= lines {
         return text.to_owned();
     }
-    let (last, before) = (&all[lines - 1], &all[..lines - 1]);
-    let room = width.min(last.chars().count() + 2) - 1;
-    let last = clip(&format!("{last} {}", all[lines]), room.max(1));
+    let last = clip(&format!("{}…", all[lines - 1]), width);
+    let before = &all[..lines - 1];
     let parts: Vec<&str> = before.iter().chain([&last]).map(String::as_str).collect();
-    let cut = parts.join(" ");
-    let kept = cut.trim_end_matches('…');
-    for end in ['.', ';', ','] {
-        let ends = |at: &usize| kept[at + 1..].is_empty() || kept[at + 1..].starts_with(' ');
-        let mut places = kept.rmatch_indices(end).map(|(at, _)| at);
-        match places.find(ends) {
-            Some(at) if at * 2 >= kept.len() => return format!("{} …", &kept[..=at]),
-            _ => {}
+    parts.join(" ")
+}
+
+/// Lines that a sentence may take beyond those that are asked for.
+const MORE_LINES: usize = 2;
+
+/// As many whole sentences of a text as this number of lines holds, a mark where some are left out, and what stands behind all. A first
+/// sentence that needs more lines takes up to [`MORE_LINES`] more; where those are too few as well its middle is left out. So no part of a
+/// sentence stands without what it refers to.
+fn within(text: &str, behind: &str, width: usize, lines: usize) -> String {
+    let holds = |lines: usize, text: &str| wrap(text, width).len() <= lines;
+    let whole = format!("{text}{behind}");
+    let cuts = ends_of_sentences(text).map(|end| format!("{} …{behind}", &text[..end]));
+    let cuts: Vec<String> = cuts.collect();
+    let most = lines + MORE_LINES;
+    for lines in lines..=most {
+        if holds(lines, &whole) {
+            return whole;
+        }
+        if let Some(cut) = cuts.iter().rev().find(|cut| holds(lines, cut)) {
+            return cut.clone();
         }
     }
+    let mut room = most * width;
+    let mut cut = clip_name(&whole, room);
+    while !holds(most, &cut) && room > 0 {
+        room = room.saturating_sub((width / 4).max(1));
+        cut = clip_name(&whole, room);
+    }
     cut
+}
+
+/// Where sentences, and parts of lists, end within a text; none within parentheses.
+fn ends_of_sentences(text: &str) -> impl Iterator<Item = usize> {
+    let mut open = 0_usize;
+    text.char_indices().filter_map(move |(at, letter)| {
+        match letter {
+            '(' => open += 1,
+            ')' => open = open.saturating_sub(1),
+            _ => (),
+        }
+        let end = at + letter.len_utf8();
+        let ends = matches!(letter, '.' | ';' | '·') && text[end..].starts_with(' ');
+        (ends && open == 0).then_some(end)
+    })
 }
 
 /// How many characters of a word that is too long are on a line of this room: up to the last place within it that is one of a name's.
@@ -337,33 +419,82 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_between_their_parts() {
+    fn names_lack_their_middle_and_keep_the_end_that_tells_them_apart() {
         let name = "std::vector<Particle>::reserve";
         assert_eq!(clip_name(name, 30), name);
-        assert_eq!(clip_name(name, 29), "std::vector<Particle>::…");
-        assert_eq!(clip_name(name, 20), "std::vector…");
+        assert_eq!(clip_name(name, 29), "std::vector…::reserve");
+        assert_eq!(clip_name(name, 20), "std::vecto…::reserve");
+        let long = "std::vector<very::long<type::of<many, parts>>>::push_back";
+        assert_eq!(
+            clip_name(long, 40),
+            "std::vector<very::… parts>>>::push_back"
+        );
         assert_eq!(
             clip_name("main (src/solver/grid.cpp:12)", 20),
-            "main (src/solver/…"
+            "main…/grid.cpp:12)"
         );
-        assert_eq!(clip_name("buffer (a.c:1, in setup)", 17), "buffer (a.c:1,…");
+        assert_eq!(
+            clip_name("buffer (a.c:1, in setup)", 17),
+            "buffer… in setup)"
+        );
+        assert_eq!(
+            clip_name(
+                "/usr/lib/x86_64-linux-gnu/very/deep/folder/libsomething.so.6",
+                40
+            ),
+            "/usr/lib/…/folder/libsomething.so.6"
+        );
+        // How many objects have the name stands behind it.
+        let many = "heap, small objects, first from Solver::churn (solver.cpp:89) ×1,768";
+        assert_eq!(
+            clip_name(many, 46),
+            "heap, small…::churn (solver.cpp:89) ×1,768"
+        );
         // A part that is too long is cut, and says so.
-        assert_eq!(clip_name("a::bcdefghijklmnop", 10), "a::bcdefg…");
-        assert_eq!(clip_name("größe::größe", 11), "größe::…");
+        assert_eq!(clip_name("a::bcdefghijklmnop", 10), "a::…klmnop");
+        assert_eq!(clip_name("größe::größe", 11), "grö…::größe");
+        assert_eq!(clip_name("abcd", 3), "a…d");
         assert_eq!(clip_name("abc", 0), "…");
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_at_the_end_of_a_sentence_or_a_part_of_one() {
+    fn sentences_are_whole_or_left_out() {
         let text = "One is large. Two is larger, as it is three; the rest is not known.";
-        assert_eq!(within(text, 80, 1), text);
-        assert_eq!(within(text, 26, 1), "One is large. …");
+        let said = |width, lines| within(text, "", width, lines);
+        assert_eq!(said(80, 1), text);
+        assert_eq!(said(26, 1), "One is large. …");
         assert_eq!(
-            within(text, 26, 2),
+            said(26, 2),
             "One is large. Two is larger, as it is three; …"
         );
-        assert_eq!(within(text, 34, 1), "One is large. Two is larger, …");
-        assert_eq!(within("one two three four", 9, 1), "one two…");
+        // What follows a comma is a part of its sentence.
+        assert_eq!(said(34, 1), "One is large. …");
+        // A first sentence that does not fit goes on in the next line, and so does one with an end within parentheses.
+        let one = |text: &str, width| within(text, "", width, 1);
+        assert_eq!(one("one two three four", 9), "one two three four");
+        let nested = "It is so (a; b) and more; the end.";
+        assert_eq!(one(nested, 20), nested);
+        // One that is much too long lacks its middle.
+        assert_eq!(
+            one("one two three four five six seven eight", 9),
+            "one two… six seven eight"
+        );
+    }
+
+    #[test]
+    fn what_stands_behind_a_list_stays_where_parts_are_left_out() {
+        let list = "a is not known; b is not known; c is not known";
+        let said = |lines| within(list, " (--all)", 30, lines);
+        assert_eq!(said(1), "a is not known; … (--all)");
+        assert_eq!(said(2), format!("{list} (--all)"));
+    }
+
+    #[test]
+    fn command_lines_are_cut_where_the_last_line_ends() {
+        assert_eq!(beginning("one two three four", 9, 1), "one two…");
+        assert_eq!(beginning("one two three four", 9, 2), "one two three…");
+        assert_eq!(beginning("abcdefgh ij", 4, 1), "abc…");
+        assert_eq!(beginning("one two", 9, 1), "one two");
     }
 
     #[test]

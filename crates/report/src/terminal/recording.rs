@@ -154,7 +154,7 @@ fn losses(a: &Analysis) -> String {
 fn wrong(a: &Analysis) -> Option<String> {
     (!a.contradictions.is_empty()).then(|| {
         format!(
-            "this report contradicts itself: {}. Please report it",
+            "this report contradicts itself, please report it: {}",
             a.contradictions.join("; ")
         )
     })
@@ -217,8 +217,8 @@ pub(super) fn head(page: &mut Page, a: &Analysis) {
 }
 
 fn head_within(page: &mut Page, a: &Analysis, lines: usize) {
-    page.wrapped_within(&command(a), Tone::Strong, lines);
-    page.wrapped_within(&where_and_when(a), Tone::Faint, 1);
+    page.wrapped_beginning(&command(a), Tone::Strong, lines);
+    page.wrapped_within(&where_and_when(a), Tone::Faint, lines);
     page.wrapped(&how(a), Tone::Plain);
     if let Some(words) = &a.trace.selected {
         page.wrapped(&format!("only {words}"), Tone::Notice);

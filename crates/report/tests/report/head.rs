@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 use varve_analyse::{Analysis, Finding, FindingId, Known, Overhead, Overview, Remainder};
-use varve_model::{Duration, Pages};
+use varve_model::{Bytes, Duration, Pages};
 
 use crate::made::{Kind, write};
 use crate::terminal::{changed, first_screen};
@@ -160,4 +160,33 @@ fn what_was_touched_at_least_of_an_object_is_marked() {
     mark(&mut a);
     let screen = words(&first_screen(&a, 100));
     assert!(screen.contains("heap at least 7.03 MiB"), "{screen}");
+}
+
+/// Where there is room a name goes on in the next line, and so does the line of the machine.
+#[test]
+fn the_first_screen_has_whole_names_and_sentences_where_there_is_room() {
+    let folder = TempDir::new().unwrap();
+    let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
+    a.findings.truncate(1);
+    let screen = first_screen(&a, 80);
+    assert!(!screen.contains('…'), "{screen}");
+    let said = words(&screen);
+    assert!(said.contains("2 memory nodes · Some CPU"), "{said}");
+    let (_, hot) = said.split_once("Hot, by").expect("what is hot");
+    let (hot, _) = hot.split_once("What to do").expect("what to do");
+    let end = "(simulation/particles.cpp:1207, in ParticleSystem::reserve_all)";
+    assert!(hot.contains(end), "{hot}");
+}
+
+/// A figure of one process of several says so by itself.
+#[test]
+fn the_peak_of_one_process_names_what_it_is_of() {
+    let folder = TempDir::new().unwrap();
+    let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
+    a.processes.push(a.processes[0].clone());
+    a.footprint.peak_resident_pages = Known::default();
+    a.footprint.peak_process_bytes = Known::Exact(Bytes(5 << 20));
+    let said = words(&first_screen(&a, 100));
+    let peak = "7.2 MiB at most; 5 MiB resident at most in one process, as the kernel counts it";
+    assert!(said.contains(peak), "{said}");
 }

@@ -343,6 +343,13 @@ fn the_first_screen_fits_whatever_there_is() {
             analysis.findings = vec![finding; 30];
             let screen = first_screen(&analysis, 80);
             assert!(screen.contains("and 26 other findings"), "{screen}");
+            // What is left out is a part of its own, and of a name its middle.
+            let said = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(said.contains("; … (--section unknown)"), "{screen}");
+            if kind == Kind::Complete {
+                let name = "std::vector<std::pair… in ParticleSystem::reserve_all)";
+                assert!(screen.contains(name), "{screen}");
+            }
         }
     }
 }
