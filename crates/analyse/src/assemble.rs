@@ -400,10 +400,14 @@ impl Whole<'_> {
                 0 => Known::Absent(NOT_SAID.to_owned()),
                 start => Known::Exact(start),
             },
-            interval_ns: match manifest.options.interval {
-                IntervalChoice::Fixed(length) if self.has(Capability::Touches) => Some(length),
-                _ => None,
+            interval_ns: match self.has(Capability::Touches) {
+                true => manifest.options.interval.length(),
+                false => None,
             },
+            interval_asked: matches!(
+                manifest.options.interval,
+                IntervalChoice::Fixed(_) | IntervalChoice::Accesses(1..)
+            ),
             interval_accesses: match manifest.options.interval {
                 IntervalChoice::Accesses(accesses) => Some(accesses),
                 _ => None,

@@ -54,8 +54,12 @@ pub(crate) fn lengths(trace: &TraceFacts) -> Option<String> {
         more.push(format!("median {median}"));
     }
     match trace.interval_ns {
-        Some(asked) if trace.is_lengthened() => {
-            more.push(format!("asked for {}", format::duration(asked)));
+        Some(length) if trace.is_lengthened() => {
+            let word = match trace.interval_asked {
+                true => "asked for",
+                false => "to be",
+            };
+            more.push(format!("{word} {}", format::duration(length)));
         }
         None => more.push("chosen by cost".to_owned()),
         Some(_) => (),

@@ -142,8 +142,10 @@ pub struct Target {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntervalChoice {
-    /// Always this long, in nanoseconds.
+    /// Always this long, in nanoseconds: somebody asked for it.
     Fixed(Duration),
+    /// Always this long, in nanoseconds: the backend's own length, as nobody asked for another.
+    Default(Duration),
     /// Nobody chose: there are none, or they are those of an imported record.
     None,
     /// As long as it takes for the target to take no longer than this because it is recorded.
@@ -153,6 +155,18 @@ pub enum IntervalChoice {
     },
     /// As long as the program takes to make this many accesses; 0: the whole run is one interval.
     Accesses(u64),
+}
+
+impl IntervalChoice {
+    /// How long intervals are to be, where that does not depend on the program.
+    pub const fn length(self) -> Option<Duration> {
+        match self {
+            IntervalChoice::Fixed(length) | IntervalChoice::Default(length) => Some(length),
+            IntervalChoice::None | IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) => {
+                None
+            }
+        }
+    }
 }
 
 /// The recorder's options, resolved.

@@ -47,7 +47,7 @@ finding_ids! {
     /// Accesses may be missing.
     Incomplete = "incomplete", "record again";
     /// Too few intervals to speak of time.
-    ShortRecording = "short-recording", "record longer, or with a shorter --interval";
+    ShortRecording = "short-recording", "record longer";
     /// Cache lines in which threads use different bytes.
     FalseSharing = "false-sharing", "give each thread cache lines of its own";
     /// Cache lines in which threads use the same bytes.

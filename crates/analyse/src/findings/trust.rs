@@ -89,7 +89,8 @@ const MAX_SUGGESTED: u64 = 50;
 /// What `--interval` can be at least.
 const MIN_INTERVAL: Duration = Duration(10_000_000);
 
-/// Fewer than 20 intervals. What helps is shorter ones, unless the program was over before even the shortest had been enough.
+/// Fewer than 20 intervals. What helps is a longer run, or shorter ones: unless their length was asked for, or the program was over before
+/// even the shortest had been enough.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
     let trace = &analysis.trace;
@@ -103,13 +104,20 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         format::counted(intervals, "interval"),
         format::duration(trace.duration_ns)
     );
+    // Intervals of the backend's own length are longer than that by the time in which the program waited for trapped accesses. Shorter ones
+    // would be longer by as much, so that this time makes no more of them.
+    let divided = match trace.interval_ns {
+        Some(length) => Duration(length.0.saturating_mul(intervals)).min(trace.duration_ns),
+        None => trace.duration_ns,
+    };
     // Not even the shortest intervals would be enough.
-    let is_brief = trace.duration_ns.0 < MIN_INTERVAL.0 * FEW_INTERVALS;
+    let is_too_short = |length: Duration| length.0 < MIN_INTERVAL.0 * FEW_INTERVALS;
+    let is_brief = is_too_short(trace.duration_ns);
     let option = match trace.interval_accesses {
         Some(_) => Some("a smaller --interval-accesses".to_owned()),
-        None if is_brief => None,
+        None if trace.interval_asked || is_too_short(divided) => None,
         None => match needed_overhead(analysis, intervals) {
-            Needed::Interval => Some(shorter_interval(trace.duration_ns)),
+            Needed::Interval => Some(shorter_interval(divided)),
             Needed::Overhead(percent) => Some(format!("--overhead {percent}%")),
             Needed::TooMuch => None,
         },

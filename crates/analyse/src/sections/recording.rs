@@ -43,8 +43,11 @@ pub struct TraceFacts {
     /// The beginning, nanoseconds since 1970; null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub start_unix_ns: Known<u64>,
-    /// The interval asked for; null where the recorder chose, or in a trace without touches.
+    /// How long intervals were to be: as asked for, or the backend's own length; null where the recorder chose by cost, or in a trace
+    /// without touches.
     pub interval_ns: Option<Duration>,
+    /// Whether somebody asked for the length of the intervals.
+    pub interval_asked: bool,
     /// The accesses of an interval where those were asked for, 0: the whole run is one; else null.
     pub interval_accesses: Option<u64>,
     /// The median length of the intervals.

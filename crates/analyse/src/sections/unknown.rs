@@ -101,15 +101,20 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
                 .to_owned(),
         );
     }
-    if let IntervalChoice::Fixed(asked) = manifest.options.interval {
-        let most = Duration(asked.0.saturating_add(asked.0 / 10));
+    if let Some(length) = manifest.options.interval.length() {
+        let most = Duration(length.0.saturating_add(length.0 / 10));
         match tables.longer_than(most) {
             0 => (),
             longer => unknown.push(format!(
-                "When within {}, each over a tenth longer than the {} asked for, a page was touched: an interval ends once the recorder runs and all \
+                "When within {}, each over a tenth longer than the {}, a page was touched: an interval ends once the recorder runs and all \
                  threads of the target stand still.",
                 counted(longer, "interval"),
-                duration(asked)
+                match manifest.options.interval {
+                    IntervalChoice::Default(_) => {
+                        format!("{} that are the backend's own", duration(length))
+                    }
+                    _ => format!("{} asked for", duration(length)),
+                }
             )),
         }
     }

@@ -1,8 +1,11 @@
 //! Each rule speaks when it should, and is silent when it should be.
 
 use crate::common::{Made, STEP, fault, object, thread, touch};
-use varve_analyse::{AnalyseOptions, Analysis, FindingId, Known, Overview};
-use varve_model::{Address, Bytes, Loss, LossPart, ObjectKind, Pid, SiteId, Time, TouchSource};
+use varve_analyse::{AnalyseOptions, Analysis, Finding, FindingId, Known, Overview};
+use varve_model::{
+    Address, Bytes, Duration, Loss, LossPart, ObjectKind, Pid, SiteId, Time, TouchSource,
+};
+use varve_trace::IntervalChoice;
 use varve_trace::tables::{Frame, ProcessRow, SiteRow};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
@@ -38,25 +41,58 @@ fn incomplete_and_short() {
     assert!(has(&busy(5).analyse(), FindingId::ShortRecording));
 }
 
+/// What is said of a program that ended, whose intervals are few and took `step` nanoseconds each.
+fn few_intervals(count: u32, step: u64, choice: IntervalChoice) -> Finding {
+    let mut made = busy(count);
+    made.manifest.target.exit_code = Some(0);
+    made.manifest.options.interval = choice;
+    for interval in &mut made.intervals {
+        let at = |time: Time| Time(time.0.div_ceil(STEP) * step);
+        (interval.start_ns, interval.end_ns) = (at(interval.start_ns), at(interval.end_ns));
+    }
+    let found = made.analyse().findings.into_iter();
+    let mut short = found.filter(|f| f.id == FindingId::ShortRecording);
+    short.next().expect("the intervals are few")
+}
+
+/// Shorter intervals are advised where nobody asked for their length, and only such as there can be.
+#[test]
+fn the_length_of_intervals_that_was_asked_for_stays() {
+    let millis = |ms: u64| ms * 1_000_000;
+    let asked = |ms: u64| {
+        let choice = IntervalChoice::Fixed(Duration(millis(ms)));
+        few_intervals(5, millis(ms), choice)
+    };
+    for ms in [50, 100, 1000] {
+        let found = asked(ms);
+        let enough = format!("give the program work for {} s", ms * 20 / 1000);
+        assert_eq!(found.action, enough);
+        assert!(!found.advice.contains("--interval"), "{found:?}");
+    }
+    // A backend's own length, with the time in which the program waited for trapped accesses and without.
+    let own = |count: u32, ms: u64| {
+        let choice = IntervalChoice::Default(Duration(millis(50)));
+        few_intervals(count, millis(ms), choice).action
+    };
+    assert_eq!(own(10, 50), "record with --interval 20ms");
+    assert_eq!(own(10, 2000), "record with --interval 20ms");
+    assert_eq!(own(5, 2000), "record with --interval 10ms");
+    // There are none that are shorter than 10 ms.
+    assert_eq!(own(3, 2000), "give the program work for 40 s");
+}
+
 #[test]
 fn only_a_program_of_a_moment_is_called_short() {
     let of = |step: u64| {
-        let mut made = busy(5);
-        made.manifest.target.exit_code = Some(0);
-        for interval in &mut made.intervals {
-            let at = |time: Time| Time(time.0 / STEP * step);
-            (interval.start_ns, interval.end_ns) = (at(interval.start_ns), at(interval.end_ns));
-        }
-        let found = made.analyse().findings.into_iter();
-        let mut short = found.filter(|f| f.id == FindingId::ShortRecording);
-        short.next().expect("five intervals are few")
+        let by_cost = IntervalChoice::Auto { overhead: 0.05 };
+        few_intervals(5, step, by_cost)
     };
     let (brief, long) = (of(30_000_000), of(2_000_000_000));
     assert_eq!(brief.title, "The recording is short");
     assert_eq!(brief.action, "give the program more to do");
-    // It was recorded to its end, and ran long enough: more than eight seconds, and less than ten.
+    // It was recorded to its end, and ran long enough: for ten seconds.
     assert_eq!(long.title, "The intervals are few");
-    assert_eq!(long.action, "record with --interval 200ms");
+    assert_eq!(long.action, "record with --interval 500ms");
 }
 
 #[test]

@@ -24,7 +24,9 @@ impl IntervalPolicy {
             return IntervalPolicy::Counted;
         }
         match options.interval {
-            IntervalChoice::Fixed(length) => IntervalPolicy::Fixed(length),
+            IntervalChoice::Fixed(length) | IntervalChoice::Default(length) => {
+                IntervalPolicy::Fixed(length)
+            }
             IntervalChoice::Auto { overhead } => {
                 IntervalPolicy::Budget(Budget::new(overhead), budget::MIN_INTERVAL)
             }

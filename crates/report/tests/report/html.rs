@@ -275,6 +275,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             start_ns: Time(1_000_000),
             start_unix_ns: Known::default(),
             interval_ns: None,
+            interval_asked: false,
             interval_accesses: None,
             median_interval_ns: Known::Exact(Duration(1_000_000)),
             shortest_interval_ns: Known::Exact(Duration(1_000_000)),

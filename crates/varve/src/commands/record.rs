@@ -359,7 +359,7 @@ pub(super) fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
 fn interval(arguments: &Record) -> IntervalChoice {
     match (arguments.interval, arguments.backend) {
         (Some(IntervalArgument(length)), _) => IntervalChoice::Fixed(length),
-        (None, Backend::Fault) => IntervalChoice::Fixed(SHORT_INTERVAL),
+        (None, Backend::Fault) => IntervalChoice::Default(SHORT_INTERVAL),
         (None, _) => IntervalChoice::Auto {
             overhead: arguments.overhead.0,
         },

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, TRAPPED, can_trap, patiently, socket_folder, stat};
-use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
+use varve_trace::{IntervalChoice, Trace};
 use varve_trust::{STRANGER, program, see_an_interval};
 
 /// User ids of handlers begin here (`preload/src/handler/rights.rs`).
@@ -538,4 +538,26 @@ fn memory_behind_a_library_moves_as_a_whole() {
         }
     }
     panic!("no room behind a library at {TRIES} places");
+}
+
+/// The length of the intervals is the backend's own, or was asked for, and stays then: what a recording says at its end advises no other.
+#[test]
+fn intervals_are_as_long_as_asked_for_and_advised_no_shorter() {
+    if !can_trap() {
+        return;
+    }
+    let recorded = |options: &[&str]| {
+        let stage = Stage::new();
+        let ran = stage.run(stage.record(options, &[&program("succession")]));
+        let said = ran.require(0).stderr;
+        let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+        (manifest.options.interval, said)
+    };
+    let (interval, said) = recorded(&["--backend", "fault", "--interval", "100ms"]);
+    let asked = varve_model::Duration(100_000_000);
+    assert_eq!(interval, IntervalChoice::Fixed(asked));
+    assert!(!said.contains("with --interval"), "{said}");
+    let (interval, _) = recorded(&["--backend", "fault"]);
+    let own = varve_model::Duration(50_000_000);
+    assert_eq!(interval, IntervalChoice::Default(own));
 }
