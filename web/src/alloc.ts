@@ -43,7 +43,7 @@ function figures(of: Judgement): (HTMLElement | false)[] {
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),
       tile("Allocator", trace.allocator || "unknown", trace.allocator_file)),
     h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
-      + `${inOperations(time)} in operations${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
+      + `In operations ${inOperations(time)}${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
       + `A system call of any program took ${fmt.duration(trace.call_ns)} meanwhile, ${fmt.duration(trace.plain_call_ns)} before.`
       + (trace.probe_ns === null ? "" : ` Probes counted the operations, and made each ${fmt.duration(trace.probe_ns)} longer.`)
       + (trace.attached ? " The process ran before: blocks that it had then are not known." : "")),

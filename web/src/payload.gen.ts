@@ -3194,7 +3194,7 @@ operations_ns: Duration | null,
  */
 operations_error: number | null, 
 /**
- * They took no less, as far as is known.
+ * They took no less, as far as is known: system calls within them are part of it.
  */
 operations_least_ns: Duration, 
 /**

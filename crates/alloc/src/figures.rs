@@ -90,7 +90,7 @@ pub struct Times {
     pub operations_ns: Option<Duration>,
     /// With 95 % confidence that is no further off than this share of it; null likewise.
     pub operations_error: Option<f64>,
-    /// They took no less, as far as is known.
+    /// They took no less, as far as is known: system calls within them are part of it.
     pub operations_least_ns: Duration,
     /// In system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
     pub waited_ns: Duration,

@@ -101,6 +101,7 @@ pub(super) fn shares(
     // What probes take is longer than most operations: times without it say how long long ones are, and no sum.
     let without_cpu = waited.0.saturating_add(queued.0);
     let whole = Whole::of(operations.values(), Duration(without_cpu));
+    let in_calls: u64 = calls.iter().map(|c| c.time_ns.0).sum();
     let operations_ns = whole.ns.filter(|_| cpu_ns > 0 && !probed);
     let by_timing = operations_ns.map(|Duration(operations_ns)| {
         let of_cpu = |ns: u64| ns as f64 / cpu_ns as f64;
@@ -129,7 +130,7 @@ pub(super) fn shares(
         cpu_ns: Duration(cpu_ns),
         operations_ns: whole.ns,
         operations_error: whole.error,
-        operations_least_ns: whole.least,
+        operations_least_ns: whole.least.max(Duration(in_calls)),
         waited_ns: waited,
         queued_ns: queued,
         spinning: Share::of(pausing, samples),

@@ -146,6 +146,12 @@ fn memory_that_is_given_back_and_comes_again() {
     let behind = &sick.judgement["faults"]["behind_share"];
     assert!(share(&given["again"]) > 0.0, "{given}");
     assert!(share(&given["again"]) < share(behind), "{given}, {behind}");
+    // What all system calls within them took is known, however few operations were timed.
+    let ns = |of: &Value| of.as_u64().unwrap();
+    let syscalls = sick.judgement["syscalls"].as_array().unwrap();
+    let in_calls: u64 = syscalls.iter().map(|call| ns(&call["time_ns"])).sum();
+    let least = ns(&sick.judgement["time"]["operations_least_ns"]);
+    assert!(least >= in_calls && in_calls > 0, "{least} {in_calls}");
 
     // The same work where glibc keeps the memory: it is filled once.
     let keeps = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296";
