@@ -17,7 +17,7 @@ duration_ns: Duration,
  */
 cut: string | null, 
 /**
- * Of how many processes operations were not counted, or not to the end, as their address space is limited (RLIMIT_AS, `ulimit -v`): what counting
+ * Of how many processes operations were not counted, or not to the end, as their address space or data are limited (RLIMIT_AS, RLIMIT_DATA): what counting
  * takes would be missing there.
  */
 limited_processes: number, 

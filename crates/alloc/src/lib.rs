@@ -49,7 +49,7 @@ pub struct About {
     pub duration_ns: Duration,
     /// Why only a part of the run is in the trace; null where all of it is.
     pub cut: Option<String>,
-    /// Of how many processes operations were not counted, or not to the end, as their address space is limited (RLIMIT_AS, `ulimit -v`): what counting
+    /// Of how many processes operations were not counted, or not to the end, as their address space or data are limited (RLIMIT_AS, RLIMIT_DATA): what counting
     /// takes would be missing there.
     pub limited_processes: u64,
     /// Of how many processes operations were not counted to the end, as they locked their memory (`mlockall`).

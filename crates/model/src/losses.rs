@@ -236,7 +236,9 @@ impl Loss {
             Loss::SkippedPrograms | Loss::LastInterval => "record again",
             Loss::KilledHandlers => "let nobody end the fault handlers",
             Loss::Operations => "record a part of the program, as with --no-follow",
-            Loss::LimitedProcesses => "raise the limit of the address space: ulimit -v unlimited",
+            Loss::LimitedProcesses => {
+                "raise the limits of address space and data: ulimit -v unlimited, ulimit -d unlimited"
+            }
             Loss::LockedProcesses => "record without mlockall, as by an option of the program",
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",

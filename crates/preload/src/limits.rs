@@ -4,21 +4,12 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operations::room;
-use crate::{executions, proc, process, real, sys};
+use crate::{executions, process, real, sys};
 
 /// Bytes of shadows that the fault handler may yet map: at most one part in [`SHADOW_SHARE`] of what the program's limits leave. The handler is a
 /// process with limits of its own, which say nothing of what the program sets later.
 static SHADOW_LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
 const SHADOW_SHARE: u64 = 8;
-
-/// Bytes of address space, and of what RLIMIT_DATA counts, at least; none where `/proc` cannot be read.
-fn used() -> Option<[u64; 2]> {
-    let mut words = [0u64; 16];
-    let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
-    let mut pages = proc::numbers::<u64>(proc::bytes(&words, read));
-    // size resident shared text lib data: data is with the stack (proc(5)).
-    Some([pages.next()? * 4096, pages.nth(4)? * 4096])
-}
 
 /// Plans how much shadows may take under the limits that are set, one of which is about to be replaced.
 pub(crate) fn plan_shadows(new: Option<(u32, u64)>) {
@@ -32,7 +23,7 @@ pub(crate) fn plan_shadows(new: Option<(u32, u64)>) {
     let left = match limits {
         [None, None] => u64::MAX,
         // What cannot be known is not taken.
-        limits => used().map_or(0, |used| {
+        limits => room::used().map_or(0, |used| {
             let left = |(limit, used): (Option<u64>, u64)| {
                 limit.map(|limit| limit.saturating_sub(used) / SHADOW_SHARE)
             };
@@ -76,9 +67,7 @@ unsafe fn limited(
     match (resource, unsafe { new.as_ref() }) {
         (libc::RLIMIT_AS | libc::RLIMIT_DATA, Some(new)) if !process::is_confined() => {
             real::keeping_errno(|| {
-                if resource == libc::RLIMIT_AS {
-                    room::will_be_limited(new.rlim_cur);
-                }
+                room::will_be_limited(resource, new.rlim_cur);
                 if !room::is_parents() {
                     plan_shadows(Some((resource, new.rlim_cur)));
                 }

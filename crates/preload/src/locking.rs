@@ -101,7 +101,9 @@ fn next_own(from: u64, until: u64) -> Option<(u64, u64)> {
 
 /// Locks what is the program's of what is mapped, where the limit would have let it have that alone; whether it did.
 fn lock_all_but_own(flags: c_int) -> bool {
-    let Some((limit, used)) = sys::limit(libc::RLIMIT_MEMLOCK).zip(room::used()) else {
+    let Some((limit, used)) =
+        sys::limit(libc::RLIMIT_MEMLOCK).zip(room::used().map(|[space, _]| space))
+    else {
         return false;
     };
     let mut own = 0;

@@ -26,7 +26,7 @@ pub(super) fn limited(limited: u64, locked: u64) -> Option<String> {
         all => Some(format!("{} processes {many}", format::count(all))),
     };
     let limited = which(limited, "has", "have").map(|which| format!(
-        "{which} a limit of the address space (`ulimit -v`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
+        "{which} a limit of the address space or of its data (`ulimit -v`, `ulimit -d`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
     ));
     let locked = which(locked, "locked its memory", "locked their memory").map(|which| format!(
         "{which} (mlockall): allocator operations were not counted from then on, as what counting takes would have been locked too."

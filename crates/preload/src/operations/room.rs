@@ -1,4 +1,5 @@
-//! Address space, where the program may have only so much of it (RLIMIT_AS, `ulimit -v`).
+//! Address space, where the program may have only so much of it (RLIMIT_AS, `ulimit -v`; RLIMIT_DATA, `ulimit -d`, of which the shadow is a part and
+//! tables, which are shared memory, are none).
 //!
 //! All that this library maps counts against the program's limit, which the program may need as a whole. Where a limit is there as the program
 //! begins, the library takes a small part of what it leaves, or nothing at all. Where the program sets one itself, or is refused
@@ -7,7 +8,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use varve_preload_abi::operations::{MEMORY_BYTES, heap, limit};
+use varve_preload_abi::operations::{COUNTING, MEMORY_BYTES, heap, limit};
 
 use super::{attach, sampling, shadow, table};
 use crate::thread;
@@ -37,12 +38,16 @@ static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 /// Somebody does so.
 static GIVES_BACK: AtomicBool = AtomicBool::new(false);
 
-/// Address space that the process has, in bytes; none where `/proc` cannot be read.
-pub(crate) fn used() -> Option<u64> {
+/// The limits of which this library takes a part; [`used`] has their order.
+const LIMITS: [u32; 2] = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
+
+/// Bytes of address space that the process has, and of what RLIMIT_DATA counts, at least; none where `/proc` cannot be read.
+pub(crate) fn used() -> Option<[u64; 2]> {
     let mut words = [0u64; 16];
     let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
-    let pages = proc::numbers::<u64>(proc::bytes(&words, read)).next();
-    pages.map(|pages| pages * 4096)
+    let mut pages = proc::numbers::<u64>(proc::bytes(&words, read));
+    // size resident shared text lib data: data is with the stack (proc(5)).
+    Some([pages.next()? * 4096, pages.nth(4)? * 4096])
 }
 
 /// How much may be taken now.
@@ -50,18 +55,28 @@ pub(super) fn plan() -> Plan {
     if locking::brings_in() {
         return Plan::Nothing(limit::LOCKED);
     }
-    let Some(limit) = sys::limit(libc::RLIMIT_AS) else {
+    let limits = LIMITS.map(sys::limit);
+    if limits == [None; 2] {
         SHADOW_LEFT.store(u64::MAX, Ordering::Relaxed);
         return Plan::Whole;
-    };
+    }
     // What cannot be known is not taken.
-    let budget = used().map_or(0, |used| limit.saturating_sub(used) / SHARE);
-    if budget < MIN_TABLES + MIN_PIECES * heap::PIECE_BYTES {
+    let used = used().unwrap_or([u64::MAX; 2]);
+    let budget = |(limit, used): (Option<u64>, u64)| {
+        limit.map_or(u64::MAX, |limit| limit.saturating_sub(used) / SHARE)
+    };
+    let [space, data] = [0, 1].map(|which| budget((limits[which], used[which])));
+    let shadow = MIN_PIECES * heap::PIECE_BYTES;
+    if space < MIN_TABLES + shadow || data < shadow {
         return Plan::Nothing(limit::NOTHING);
     }
-    let most = (budget / 4).min(MEMORY_BYTES as u64);
+    if space == u64::MAX {
+        SHADOW_LEFT.store(data, Ordering::Relaxed);
+        return Plan::Whole;
+    }
+    let most = (space / 4).min(MEMORY_BYTES as u64);
     let tables = 1u64 << most.ilog2();
-    SHADOW_LEFT.store(budget - tables, Ordering::Relaxed);
+    SHADOW_LEFT.store((space - tables).min(data), Ordering::Relaxed);
     Plan::Part(tables as usize)
 }
 
@@ -91,18 +106,31 @@ pub(crate) fn give_back_for(bytes: usize) -> bool {
     if process::operations_at() <= process::NO_OPERATIONS || process::is_confined() {
         return false;
     }
-    let Some((limit, used)) = sys::limit(libc::RLIMIT_AS).zip(used()) else {
+    // These calls are no part of the operation that runs.
+    let word = &thread::current().running.word;
+    let running = word.replace(COUNTING);
+    // Most programs have no limit, and are refused for another reason.
+    let limits = LIMITS.map(sys::limit);
+    let used = (limits != [None; 2]).then(used).flatten();
+    word.set(running);
+    let Some(used) = used else {
         return false;
     };
-    let alone = used.saturating_sub(held());
-    let would_fit = alone.saturating_add(bytes as u64) <= limit;
+    let held = held();
+    let would_fit = (0..LIMITS.len()).all(|which| {
+        let alone = used[which].saturating_sub(held[which]);
+        limits[which].is_none_or(|limit| alone.saturating_add(bytes as u64) <= limit)
+    });
     // What another thread gives back is there for this one too.
     would_fit && (give_back(limit::GIVEN_BACK) || IS_GIVEN_BACK.load(Ordering::Acquire))
 }
 
-/// The program is about to set its limit: it gets back what is not used, and all where that would be a large part of what the limit leaves.
+/// The program is about to set one of [`LIMITS`]: it gets back what is not used, and all where that would be a large part of what the limit leaves.
 #[cold]
-pub(crate) fn will_be_limited(limit: u64) {
+pub(crate) fn will_be_limited(resource: u32, limit: u64) {
+    let Some(which) = LIMITS.iter().position(|each| *each == resource) else {
+        return;
+    };
     if limit == libc::RLIM64_INFINITY
         || is_parents()
         || process::operations_at() <= process::NO_OPERATIONS
@@ -111,11 +139,11 @@ pub(crate) fn will_be_limited(limit: u64) {
         return;
     }
     attach::cut_tables();
-    let held = held();
-    let alone = used().map_or(u64::MAX, |used| used.saturating_sub(held));
+    let held = held()[which];
+    let alone = used().map_or(u64::MAX, |used| used[which].saturating_sub(held));
     let budget = limit.saturating_sub(alone) / SHARE;
     match budget.checked_sub(held) {
-        Some(left) => SHADOW_LEFT.store(left, Ordering::Relaxed),
+        Some(left) => _ = SHADOW_LEFT.fetch_min(left, Ordering::Relaxed),
         None => _ = give_back(limit::GIVEN_BACK),
     }
 }
@@ -135,12 +163,13 @@ pub(crate) fn will_be_locked() {
 
 /// Whether a signal handler has interrupted this thread's work on its tables, which goes on afterwards.
 fn is_at_work() -> bool {
-    thread::current().running.word.get() == varve_preload_abi::operations::COUNTING
+    thread::current().running.word.get() == COUNTING
 }
 
-/// Address space of tables and shadow.
-fn held() -> u64 {
-    attach::mapped_bytes() + attach::pieces().count() as u64 * heap::PIECE_BYTES
+/// Bytes of tables and shadow, as each of [`LIMITS`] counts them.
+fn held() -> [u64; 2] {
+    let shadow = attach::pieces().count() as u64 * heap::PIECE_BYTES;
+    [attach::mapped_bytes() + shadow, shadow]
 }
 
 /// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own. A thread of a forked child has its

@@ -1,4 +1,4 @@
-//! Programs with a limit of their address space do what they do alone, and the report says what was not counted.
+//! Programs with a limit of their address space, or of their data, do what they do alone, and the report says what was not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +10,7 @@ const PROGRAM: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -39,7 +40,8 @@ int main(int count, char **words) {
         free(block);
     }
     struct rlimit set = {limit, limit};
-    if (limit && setrlimit(RLIMIT_AS, &set)) return 5;
+    int resource = count == 5 && !strcmp(words[4], "data") ? RLIMIT_DATA : RLIMIT_AS;
+    if (limit && setrlimit(resource, &set)) return 5;
     /* Blocks of 1 MiB, each a mapping of its own. */
     for (unsigned long i = 0; i < wanted; i++) {
         char *volatile block = malloc(1 << 20);
@@ -59,7 +61,7 @@ int main(int count, char **words) {
         if (pthread_join(thread, NULL)) return 8;
     }
     printf("had all\n");
-    return count == 4 ? 0 : 9;
+    return 0;
 }
 "#;
 
@@ -184,5 +186,46 @@ fn a_program_that_comes_to_its_limit() {
         assert_eq!(limited_processes(&recorded), 1, "{threads}");
         let mallocs = recorded.count("malloc");
         assert!(mallocs >= 10_000, "{mallocs}");
+    }
+}
+
+/// RLIMIT_DATA counts private memory that is writable, as the shadow is. A program that sets it itself gets all back.
+#[test]
+fn a_limit_of_data_that_the_program_sets_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path());
+    for threads in ["0", "1"] {
+        let command = [program.to_str().unwrap(), "128", "96", threads, "data"];
+        let recorded = as_alone(&command);
+        assert!(recorded.said().contains("had all"), "{}", recorded.said());
+        assert_eq!(limited_processes(&recorded), 1, "{threads}");
+        let mallocs = recorded.count("malloc");
+        assert!((10_000..20_000).contains(&mallocs), "{mallocs}");
+    }
+}
+
+/// Where it is there at the beginning, operations are counted if it leaves room for that, and the program has the rest when it asks for it.
+#[test]
+fn limits_of_data_that_are_there_at_the_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path());
+    for (mebibytes, wanted, is_counted) in
+        [(128u64, 96, false), (1024, 990, false), (3072, 3000, true)]
+    {
+        let script = format!(
+            "ulimit -d {}; exec {} 0 {wanted} 0",
+            mebibytes << 10,
+            program.display()
+        );
+        let recorded = as_alone(&["sh", "-c", &script]);
+        assert!(recorded.said().contains("had all"), "{}", recorded.said());
+        assert_eq!(limited_processes(&recorded), 1, "{mebibytes}");
+        assert!(
+            first_line(&recorded).contains("`ulimit -d`"),
+            "{mebibytes}: {}",
+            first_line(&recorded)
+        );
+        let mallocs = recorded.count("malloc");
+        assert_eq!(mallocs >= 10_000, is_counted, "{mebibytes}: {mallocs}");
     }
 }
