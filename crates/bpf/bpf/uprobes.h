@@ -338,8 +338,17 @@ int allocator_entered(struct pt_regs *ctx)
 	which = what >> PROBE_SIZE_SHIFT & PROBE_ARGUMENT;
 	t->requested = argument(ctx, which);
 	which = what >> PROBE_TIMES_SHIFT & PROBE_ARGUMENT;
-	if (which)
-		t->requested *= argument(ctx, which);
+	if (which) {
+		u64 times = argument(ctx, which), most = times ? ~0ull / times : ~0ull;
+
+		/* Else clang multiplies in 128 bits, which is a call */
+		barrier_var(most);
+		/* A product that is too large is refused, and ends no block */
+		if (t->requested > most)
+			t->requested = ~0ull;
+		else
+			t->requested *= times;
+	}
 	t->stores = what & PROBE_STORES ? ctx->di : 0;
 	which = what >> PROBE_OLD_SHIFT & PROBE_ARGUMENT;
 	t->old = argument(ctx, which);
