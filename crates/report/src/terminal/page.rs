@@ -355,10 +355,12 @@ fn part(word: &[char], room: usize) -> usize {
 }
 
 /// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken between parts of a name, or where the
-/// line ends.
+/// line ends. Lines are indented as the text is, by half of the width at most.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let text = &*visible(text);
-    let indent = text.len() - text.trim_start().len();
+    let width = width.max(1);
+    let blanks = text.chars().take_while(|letter| letter.is_whitespace());
+    let indent = blanks.count().min(width / 2);
     let mut lines = Vec::new();
     let mut line = " ".repeat(indent);
     let mut length = indent;
@@ -409,6 +411,22 @@ mod tests {
             said(true, 1000, 5),
             says(1000, "  and 5 more, with less, are not listed\n")
         );
+    }
+
+    /// Names of files and functions may begin with blanks, and be in any number of them.
+    #[test]
+    fn blanks_before_a_text_take_half_of_a_line_at_most() {
+        assert_eq!(wrap("  one two", 6), ["  one", "  two"]);
+        for blank in [" ", "\u{3000}"] {
+            for width in 0..100 {
+                let text = format!("{}a/name (in b)", blank.repeat(60));
+                let lines = wrap(&text, width);
+                let words: String = lines.concat().split_whitespace().collect();
+                assert_eq!(words, "a/name(inb)", "{width}");
+                let longest = lines.iter().map(|line| line.chars().count()).max();
+                assert!(longest <= Some(width.max(1)), "{width}: {lines:?}");
+            }
+        }
     }
 
     #[test]
