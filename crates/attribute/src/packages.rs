@@ -35,6 +35,16 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
 /// 825 packages, where reading their lists takes 15.
 const LISTS: &str = "/var/lib/dpkg/info";
 
+/// A list is no larger: the largest, of a kernel's headers, have a megabyte.
+const MAX_LIST: u64 = 64 << 20;
+
+/// The content of a list. What is no regular file, such as a FIFO, is none, and is not waited for.
+fn read_list(path: &Path) -> Option<Vec<u8>> {
+    let about = fs::metadata(path).ok()?;
+    let is_list = about.is_file() && about.len() <= MAX_LIST;
+    is_list.then(|| fs::read(path).ok()).flatten()
+}
+
 /// The packages in whose lists these paths are. Lists are called `PACKAGE.list` or `PACKAGE:ARCHITECTURE.list` and have a path on each line.
 fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
     let mut found = HashMap::new();
@@ -50,7 +60,7 @@ fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
             continue;
         };
         // Names of files need not be text.
-        let text = fs::read(&list).unwrap_or_default();
+        let text = read_list(&list).unwrap_or_default();
         let lines = text.split(|byte| *byte == b'\n');
         for path in lines.filter_map(|line| str::from_utf8(line).ok()) {
             if wanted.contains(path) {
@@ -97,6 +107,11 @@ mod tests {
         write("libc6-i386.list", b"/lib/libc.so.6\n");
         write("odd.list", b"/usr/\xff\n/usr/bin/odd");
         write("ruby3.1.md5sums", b"/usr/bin/ruby3.1\n");
+        // Neither is a list.
+        let fifo = folder.path().join("fifo.list");
+        let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        fs::create_dir(folder.path().join("folder.list")).unwrap();
         let wanted = ["/lib/libc.so.6", "/usr/bin/odd", "/usr/bin/ruby3.1", "/li"];
         let found = in_lists(folder.path(), &wanted.into());
         assert_eq!(found.len(), 2);
