@@ -91,9 +91,9 @@ pub(super) fn storm(judgement: &Judgement) -> Found {
         id: "madvise_storm",
         title: "it gives memory back to the kernel (madvise) again and again, and takes it anew".into(),
         evidence: format!(
-            "{} of madvise within operations, one for every {} operations, took {}.{}",
+            "{} of madvise within {} took {}.{}",
             format::counted(count, "call"),
-            format::count(operations / count.max(1)),
+            format::counted(operations, "operation"),
             cost.took,
             callers_of(judgement, "madvise"),
         ),

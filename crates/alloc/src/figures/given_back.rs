@@ -52,6 +52,8 @@ struct Process {
     unmapped: u64,
     advised: u64,
     touched: u64,
+    /// What page faults within operations brought, at least.
+    touched_inside: u64,
     peak: u64,
     /// Samples in first touches of the allocator's pages.
     in_touches: u64,
@@ -67,6 +69,11 @@ impl Process {
     /// Bytes that came again, at least: a first touch counts as 4 KiB, and may have brought more.
     fn again(&self) -> u64 {
         self.touched.saturating_sub(self.peak).min(self.given())
+    }
+
+    /// Whether fewer pages were touched than the peak has: then page faults brought more than one.
+    fn lacks_touches(&self) -> bool {
+        self.touched.saturating_add(self.touched_inside) < self.peak
     }
 
     /// Whether this is much memory, and at least that multiple of its peak.
@@ -87,6 +94,9 @@ fn processes(tables: &Tables) -> BTreeMap<Pid, Process> {
                 of.unmapped += row.bytes.0;
             }
             ("madvise", Some(_)) => of.advised += row.bytes.0,
+            ("page_fault", Some(_)) => {
+                of.touched_inside += row.count.saturating_mul(PAGE_BYTES);
+            }
             (FIRST_TOUCH, _) => of.touched += row.count.saturating_mul(PAGE_BYTES),
             (CLOCK_FIRST_TOUCH, _) => of.in_touches += row.count,
             ("clock_kernel", None) => of.in_kernel += row.count,
@@ -121,7 +131,7 @@ pub(super) fn given_back(
             found.again_bytes.0 += of.again();
             in_touches += of.in_touches;
             in_again += of.in_touches as f64 * (of.again() as f64 / of.touched as f64);
-        } else if of.is_much(of.given(), TIMES + 1) && (why.is_some() || of.touched < of.peak) {
+        } else if of.is_much(of.given(), TIMES + 1) && (why.is_some() || of.lacks_touches()) {
             // The memory that was given back last may not have come again: so it has to be one peak more.
             perhaps += match why {
                 Some(_) => of.in_kernel,
@@ -291,6 +301,15 @@ mod tests {
         let unknown = found.unknown.unwrap();
         assert!(unknown.why.contains("huge pages"), "{}", unknown.why);
         assert!((unknown.at_most.share - 0.3).abs() < 1e-9);
+    }
+
+    /// They are a part of what operations take.
+    #[test]
+    fn page_faults_within_operations_are_no_huge_pages() {
+        let inside = charge("page_fault", Some("malloc"), ALL / 4096, 0);
+        let charges = vec![charge("brk", Some("free"), 20, ALL), inside];
+        let found = found(&tables(96 * MIB, charges));
+        assert_eq!((found.again_bytes, found.unknown), (Bytes(0), None));
     }
 
     #[test]
