@@ -21,6 +21,14 @@ pub fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{plural}", count(number))
 }
 
+/// `1 process`, `300 processes`: the plural is none of [`counted`].
+pub fn processes(number: u64) -> String {
+    match number {
+        1 => "1 process".to_owned(),
+        many => format!("{} processes", count(many)),
+    }
+}
+
 /// Three digits that mean something: `1.23`, `12.3`, `123`.
 fn three(value: f64) -> String {
     match value {

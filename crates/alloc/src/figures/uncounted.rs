@@ -20,10 +20,13 @@ pub(super) struct Uncounted {
 
 /// What limits of the address space have kept from being counted, of so many processes, and that others locked their memory.
 pub(super) fn limited(limited: u64, locked: u64) -> Option<String> {
-    let which = |processes: u64, one: &str, many: &str| match processes {
-        0 => None,
-        1 => Some(format!("1 process {one}")),
-        all => Some(format!("{} processes {many}", format::count(all))),
+    let which = |number: u64, one: &str, many: &str| {
+        let said = format!(
+            "{} {}",
+            format::processes(number),
+            if number == 1 { one } else { many }
+        );
+        (number > 0).then_some(said)
     };
     let limited = which(limited, "has", "have").map(|which| format!(
         "{which} a limit of the address space or of its data (`ulimit -v`, `ulimit -d`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
@@ -95,10 +98,7 @@ pub(super) fn uncounted(tables: &Tables, lost: impl Fn(Loss) -> u64, preloaded: 
         sentence: (processes > 0).then(|| {
             format!(
                 "Allocator operations of {} were not counted: {}.{hint}",
-                match processes {
-                    1 => "1 process".to_owned(),
-                    many => format!("{} processes", format::count(many)),
-                },
+                format::processes(processes),
                 names.join(", ")
             )
         }),

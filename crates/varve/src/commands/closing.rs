@@ -47,10 +47,7 @@ fn recorded(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
         0 => String::new(),
         _ => format!(" (paused for {} of it)", format::duration(of.paused)),
     };
-    let processes = match processes {
-        1 => "1 process".to_owned(),
-        n => format!("{} processes", format::count(n)),
-    };
+    let processes = format::processes(processes);
     // A program that could not do its work must not look as if it had.
     let ending = match manifest.target.exit_code {
         None | Some(0) => String::new(),
