@@ -69,9 +69,6 @@ fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
                     .or_insert_with(|| package.to_owned());
             }
         }
-        if found.len() == wanted.len() {
-            break;
-        }
     }
     found
 }
