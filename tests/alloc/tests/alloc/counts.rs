@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use crate::support::{own_counts, record, workload};
+use crate::support::{compiled, own_counts, record, workload};
 
 /// Entry points and situations; the program prints the same as without the recorder, and each call is counted once.
 #[test]
@@ -100,21 +100,9 @@ int main(int count, char **words) {
 #[test]
 fn frees_that_nobody_sees_are_found_where_their_blocks_come_again() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("taker.c"), TAKER).unwrap();
-    for (name, options) in [
-        ("taker", &["-ldl"][..]),
-        ("taker.so", &["-shared", "-fPIC", "-DLIBRARY"]),
-    ] {
-        let mut compiler = Command::new("gcc");
-        compiler
-            .arg("-O1")
-            .arg(path("taker.c"))
-            .arg("-o")
-            .arg(path(name));
-        assert!(compiler.args(options).status().unwrap().success());
-    }
-    let (program, library) = (path("taker"), path("taker.so"));
+    let program = compiled(folder.path(), "taker", TAKER, &["-ldl"]);
+    let library = ["-shared", "-fPIC", "-DLIBRARY"];
+    let library = compiled(folder.path(), "taker.so", TAKER, &library);
     let recorded = |how| {
         let command = [program.to_str().unwrap(), library.to_str().unwrap(), how];
         let recorded = record(&[], &command);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Recorded, record, varve, workload};
+use crate::support::{Recorded, compiled, record, varve, workload};
 
 /// A program that sets a limit itself, or is given one, and needs nearly all that it leaves; with a second thread that has allocated and waits.
 const PROGRAM: &str = r#"
@@ -65,16 +65,8 @@ int main(int count, char **words) {
 }
 "#;
 
-fn compiled(folder: &Path) -> PathBuf {
-    let (source, program) = (folder.join("limited.c"), folder.join("limited"));
-    std::fs::write(&source, PROGRAM).unwrap();
-    let compiled = Command::new("gcc")
-        .args(["-O1", "-pthread", "-o"])
-        .args([&program, &source])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    program
+fn limited(folder: &Path) -> PathBuf {
+    compiled(folder, "limited", PROGRAM, &["-pthread"])
 }
 
 /// The first line of the report as text.
@@ -160,7 +152,7 @@ fn no_limit_is_no_loss() {
 #[test]
 fn a_limit_that_the_program_sets_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = limited(folder.path());
     // A second thread has an arena of 64 or 128 MiB.
     for (limit, wanted, threads) in [("160", "96", "0"), ("400", "96", "1")] {
         let recorded = as_alone(&[program.to_str().unwrap(), limit, wanted, threads]);
@@ -175,7 +167,7 @@ fn a_limit_that_the_program_sets_itself() {
 #[test]
 fn a_program_that_comes_to_its_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = limited(folder.path());
     for (kib, wanted, threads) in [(3u64 << 20, 2900, 0), (4 << 20, 3700, 1)] {
         let script = format!(
             "ulimit -v {kib}; exec {} 0 {wanted} {threads}",
@@ -193,7 +185,7 @@ fn a_program_that_comes_to_its_limit() {
 #[test]
 fn a_limit_of_data_that_the_program_sets_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = limited(folder.path());
     for threads in ["0", "1"] {
         let command = [program.to_str().unwrap(), "128", "96", threads, "data"];
         let recorded = as_alone(&command);
@@ -208,7 +200,7 @@ fn a_limit_of_data_that_the_program_sets_itself() {
 #[test]
 fn limits_of_data_that_are_there_at_the_beginning() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = limited(folder.path());
     for (mebibytes, wanted, is_counted) in
         [(128u64, 96, false), (1024, 990, false), (3072, 3000, true)]
     {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Recorded, record, varve};
+use crate::support::{Recorded, compiled, record, varve};
 
 /// Two threads do the same, in a number of rounds. Sizes lie in the middle of classes above 1 KiB, so that a rest of memory that the allocator
 /// leaves to a block does not change its class.
@@ -56,18 +56,9 @@ const CLASSES: [(u64, [u64; 4]); 4] = [
     (32768, [3, 0, 3, 0]),
 ];
 
-fn compiled(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
-    let (source, program) = (folder.join("sizes.c"), folder.join(name));
-    std::fs::write(&source, PROGRAM).unwrap();
-    let compiled = Command::new("gcc")
-        .args(["-O1", "-w", "-fno-builtin", "-pthread"])
-        .args(options)
-        .arg("-o")
-        .args([&program, &source])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    program
+fn sizes(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let all = [&["-w", "-fno-builtin", "-pthread"], options].concat();
+    compiled(folder, name, PROGRAM, &all)
 }
 
 /// Allocated, freed and reallocated blocks of a class.
@@ -104,7 +95,7 @@ fn compare(program: &Path) -> Recorded {
 #[test]
 fn what_a_realloc_takes_leaves_its_class() {
     let folder = tempfile::tempdir().unwrap();
-    let recorded = compare(&compiled(folder.path(), "sizes", &[]));
+    let recorded = compare(&sizes(folder.path(), "sizes", &[]));
     assert!(recorded.judgement["trace"]["probe_ns"].is_null());
     let report = Command::new(varve())
         .args(["alloc", "report", "--all"])
@@ -125,6 +116,6 @@ fn what_a_realloc_takes_leaves_its_class() {
 #[test]
 fn probes_count_what_a_realloc_takes() {
     let folder = tempfile::tempdir().unwrap();
-    let recorded = compare(&compiled(folder.path(), "sizes_static", &["-static"]));
+    let recorded = compare(&sizes(folder.path(), "sizes_static", &["-static"]));
     assert!(recorded.judgement["trace"]["probe_ns"].is_u64());
 }

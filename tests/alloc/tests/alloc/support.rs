@@ -31,6 +31,23 @@ pub fn workload(name: &str) -> PathBuf {
     path
 }
 
+/// A C program of this text, compiled in the folder by these options beside `-O1`.
+///
+/// # Panics
+/// Where it does not compile.
+pub fn compiled(folder: &Path, name: &str, text: &str, options: &[&str]) -> PathBuf {
+    let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, text).unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-O1", "-o"])
+        .args([&program, &source])
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
 /// A recorded run.
 pub struct Recorded {
     pub output: Output,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Recorded, record, varve, workload};
+use crate::support::{Recorded, compiled, record, varve, workload};
 
 /// The fields of a report beside `schema`, `trace` and `verdict`.
 const FIGURES: [&str; 18] = [
@@ -27,13 +27,7 @@ const FIGURES: [&str; 18] = [
     "processes",
 ];
 
-/// A program that loads no libraries and has no symbols.
-fn without_libraries(folder: &Path) -> PathBuf {
-    compiled(folder, &["-static", "-s"])
-}
-
-fn compiled(folder: &Path, options: &[&str]) -> PathBuf {
-    const PROGRAM: &str = r#"
+const PROGRAM: &str = r#"
 #include <stdlib.h>
 int main(void) {
     for (int i = 0; i < 10000; i++) {
@@ -43,17 +37,14 @@ int main(void) {
     return 0;
 }
 "#;
-    let (source, program) = (folder.join("alone.c"), folder.join("alone"));
-    std::fs::write(&source, PROGRAM).unwrap();
-    let compiled = Command::new("gcc")
-        .arg("-O1")
-        .args(options)
-        .arg("-o")
-        .args([&program, &source])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    program
+
+/// A program that loads no libraries and has no symbols.
+fn without_libraries(folder: &Path) -> PathBuf {
+    alone(folder, &["-static", "-s"])
+}
+
+fn alone(folder: &Path, options: &[&str]) -> PathBuf {
+    compiled(folder, "alone", PROGRAM, options)
 }
 
 fn report(of: &Recorded) -> String {
@@ -112,7 +103,7 @@ fn a_stripped_program_without_libraries_has_no_zeros() {
 #[test]
 fn a_program_without_libraries_that_has_symbols_has_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path(), &["-static"]);
+    let program = alone(folder.path(), &["-static"]);
     let recorded = record(&[], &[program.to_str().unwrap()]);
     let fields = recorded.judgement.as_object().unwrap();
     // These two are null of it for reasons of their own.
