@@ -17,7 +17,7 @@ pub enum Judged {
 
 /// What a trace says of a program of which no operation was counted, because what counts did not come into it. There are no figures: zeros would say
 /// that the program had called nothing.
-#[derive(Clone, Debug, PartialEq, Serialize, TS)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Uncounted {
     /// [`SCHEMA`].
     pub schema: &'static str,
@@ -52,24 +52,7 @@ impl Uncounted {
             schema: SCHEMA,
             trace,
             verdict: verdict::uncounted(),
-            diagnoses: (),
-            undecided: (),
-            operations: (),
-            time: (),
-            times: (),
-            syscalls: (),
-            mmap_lock: (),
-            faults: (),
-            given_back: (),
-            memory: (),
-            pages: (),
-            lines: (),
-            choice: (),
-            sites: (),
-            blocks: (),
-            classes: (),
-            threads: (),
-            processes: (),
+            ..Uncounted::default()
         }
     }
 }

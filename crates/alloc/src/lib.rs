@@ -41,7 +41,7 @@ pub use verdict::{Answer, Verdict};
 pub const SCHEMA: &str = "varve-alloc/1";
 
 /// What was recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, TS)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct About {
     /// The command line.
     pub command: Vec<String>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use varve_model::{Bytes, Duration, Pid};
+use varve_model::{Bytes, Pid};
 
 use crate::{
     About, Blocks, Choice, Faults, GivenBack, Judgement, Memory, ProcessFigures, SCHEMA,
@@ -13,23 +13,8 @@ pub(crate) fn judgement() -> Judgement {
     Judgement {
         schema: SCHEMA,
         trace: About {
-            command: Vec::new(),
-            duration_ns: Duration(0),
-            cut: None,
-            limited_processes: 0,
-            locked_processes: 0,
-            limited: None,
-            uncounted_processes: 0,
-            uncounted: None,
-            allocator: String::new(),
-            allocator_file: String::new(),
             time_every: 64,
-            notes: Vec::new(),
-            lost: 0,
-            probe_ns: None,
-            attached: false,
-            plain_call_ns: Duration(0),
-            call_ns: Duration(0),
+            ..About::default()
         },
         verdict: Verdict::default(),
         diagnoses: Vec::new(),
