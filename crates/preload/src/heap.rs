@@ -99,7 +99,7 @@ fn allocate_counted(
     };
     ongoing.start();
     let object = real();
-    if object.is_null() && room::give_back_for(bytes) {
+    if has_room_again(object, bytes) {
         ongoing.abandon();
         return reported_if_wanted(real(), bytes, kind);
     }
@@ -112,6 +112,13 @@ fn allocate_counted(
         true => object,
         false => reported_if_wanted(object, bytes, kind),
     }
+}
+
+/// Whether a call that gave nothing is to be made again: the program has got back what this library had of a limited address space. What was refused
+/// for its arguments would be refused again.
+#[inline]
+fn has_room_again(object: Pointer, bytes: usize) -> bool {
+    object.is_null() && real::errno() != libc::EINVAL && room::give_back_for(bytes)
 }
 
 /// Reports what an allocation that was counted has shown, before it is reported itself: what is an object is not sampled any more.
@@ -131,7 +138,7 @@ fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -
     let inner = &thread::current().inner;
     inner.set(false);
     let mut object = real();
-    if object.is_null() && room::give_back_for(bytes) {
+    if has_room_again(object, bytes) {
         object = real();
     }
     match inner.replace(true) {
@@ -199,7 +206,8 @@ unsafe extern "C" fn counted_malloc(bytes: usize, site: u64, stack: u64) -> Poin
 unsafe extern "C" fn counted_calloc(count: usize, bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: see `counted_malloc`.
     let real = move || unsafe { real::get().calloc(count, bytes) };
-    let total = count.wrapping_mul(bytes);
+    // A product that is too large is refused.
+    let total = count.saturating_mul(bytes);
     allocate(
         (Operation::Calloc, site, stack),
         total,
@@ -283,13 +291,14 @@ unsafe extern "C" fn counted_reallocarray(
     site: u64,
     stack: u64,
 ) -> Pointer {
+    let call = (Operation::ReallocArray, site, stack);
     let Some(total) = count.checked_mul(bytes) else {
-        // SAFETY: see `counted_malloc`. The real function refuses.
-        return unsafe { real::get().reallocarray(old, count, bytes) };
+        // SAFETY: see `counted_malloc`. The real function refuses, and the old object lives on.
+        let real = move || unsafe { real::get().reallocarray(old, count, bytes) };
+        return allocate(call, usize::MAX, AllocKind::ReallocArray, real);
     };
     // The C library's own would call `realloc` through this library, and the object would be reported
     // twice.
-    let call = (Operation::ReallocArray, site, stack);
     // SAFETY: see `counted_malloc`.
     unsafe { again(old, total, AllocKind::ReallocArray, call) }
 }
@@ -323,7 +332,7 @@ unsafe fn again(
     }
     // SAFETY: see `counted_malloc`.
     let mut object = unsafe { real::get().realloc(old, bytes) };
-    if object.is_null() && bytes != 0 && room::give_back_for(bytes) {
+    if bytes != 0 && has_room_again(object, bytes) {
         // SAFETY: as above: it has failed, and the old object is alive.
         object = unsafe { real::get().realloc(old, bytes) };
     }
@@ -391,17 +400,25 @@ unsafe extern "C" fn counted_posix_memalign(
     site: u64,
     stack: u64,
 ) -> c_int {
-    let mut status = 0;
+    let (mut status, mut errno) = (0, 0);
     let call = (Operation::PosixMemalign, site, stack);
     let object = allocate(call, bytes, AllocKind::PosixMemalign, || {
         let mut object = null_mut();
         // SAFETY: see `counted_malloc`; the real function writes to a local of the right type.
         status = unsafe { real::get().posix_memalign(&raw mut object, alignment, bytes) };
-        object
+        if status == 0 {
+            return object;
+        }
+        // Other functions say there why they refuse.
+        errno = real::errno();
+        real::set_errno(status);
+        null_mut()
     });
     if status == 0 {
         // SAFETY: the caller's pointer; on failure it stays untouched, as the manual promises.
         unsafe { *result = object };
+    } else {
+        real::set_errno(errno);
     }
     status
 }

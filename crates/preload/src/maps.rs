@@ -66,7 +66,7 @@ fn reported(result: Pointer, request: &Request) -> Pointer {
 /// Calls a function that gives memory once more, where it failed for what this library has of a limited address space.
 fn or_again(bytes: usize, call: impl Fn() -> Pointer) -> Pointer {
     match call() {
-        libc::MAP_FAILED if room::give_back_for(bytes) => call(),
+        libc::MAP_FAILED if real::errno() == libc::ENOMEM && room::give_back_for(bytes) => call(),
         result => result,
     }
 }

@@ -166,7 +166,7 @@ impl Ongoing {
                 if requested == 0 {
                     self.block.reallocated(running, before.usable);
                     self.block.add_live(before.negative());
-                } else {
+                } else if before.known {
                     // It lives on.
                     let number = self.thread.number.get();
                     shadow::set(before.at, before.usable, before.requested, number);

@@ -230,6 +230,12 @@ pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// This thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *own::errno() }
+}
+
 /// Sets `errno`.
 pub(crate) fn set_errno(value: c_int) {
     // SAFETY: as above.

@@ -7,6 +7,7 @@ mod built;
 mod comparisons;
 mod counts;
 mod diseases;
+mod failures;
 mod kernel;
 mod limits;
 mod ranges;
