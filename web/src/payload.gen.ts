@@ -361,8 +361,7 @@ usable_bytes: Bytes | null,
  */
 freed: number, 
 /**
- * Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another, unless it was freed by a `realloc` to
- * 0 bytes.
+ * Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another.
  */
 reallocated: number, 
 /**

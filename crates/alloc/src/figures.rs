@@ -301,8 +301,7 @@ pub struct ClassFigures {
     pub usable_bytes: Option<Bytes>,
     /// Blocks that were freed.
     pub freed: u64,
-    /// Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another, unless it was freed by a `realloc` to
-    /// 0 bytes.
+    /// Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another.
     pub reallocated: u64,
     /// Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
     pub timed: u64,

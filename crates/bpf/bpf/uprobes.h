@@ -38,8 +38,8 @@ struct {
 #define PROBED_PVALLOC 9
 #define PROBED_NEW_ALIGNED 12
 #define PROBED_FREE 16
-#define PROBED_DELETE_ARRAY 19
 #define PROBED_USABLE_SIZE 20
+#define PROBED_REALLOC_FREE 21
 
 /* Kinds of times, likewise; of an allocation it is not known whether a block had begun there before */
 #define KIND_ALLOCATION 1
@@ -123,7 +123,7 @@ static __always_inline u32 bucket_of(u64 ns)
 static __always_inline u32 kind_of(u32 operation)
 {
 	if (operation >= PROBED_FREE)
-		return operation <= PROBED_DELETE_ARRAY ? KIND_FREE : KIND_NONE;
+		return operation == PROBED_USABLE_SIZE ? KIND_NONE : KIND_FREE;
 	if (operation == PROBED_REALLOC || operation == PROBED_REALLOCARRAY)
 		return KIND_REALLOC;
 	if ((operation >= PROBED_ALIGNED_ALLOC && operation <= PROBED_PVALLOC) || operation == PROBED_NEW_ALIGNED)
@@ -438,16 +438,12 @@ static __always_inline void end_allocation(struct probed_process *p, struct prob
 	u64 usable = 0, requested = t->requested;
 
 	if (!result) {
-		/* What could not be changed lives on; a change to nothing may be a free */
-		if (t->is_known && requested) {
+		/* What could not be changed lives on */
+		if (t->is_known) {
 			struct probed_block_key key = { .address = t->old, .image = p->image, .pid = pid };
 
 			bpf_map_update_elem(&probed_blocks, &key, &t->gone, BPF_ANY);
-		} else if (t->is_known) {
-			add_live(p, -(s64)t->gone.requested, -(s64)t->gone.usable, -1);
 		}
-		if (t->old && !requested)
-			count_reallocated(p, t, pid, tid, headers);
 		count_operation(p, t, pid, tid, FAILED_CLASS, 0, 0, 0);
 		return;
 	}
@@ -489,13 +485,18 @@ int allocator_returned(struct pt_regs *ctx)
 	}
 	operation = t->word >> 47 & 31;
 	headers = !!(what & PROBE_HEADERS);
+	if (t->stores && (result || bpf_probe_read_user(&result, sizeof(result), (void *)t->stores)))
+		result = 0;
+	/* C leaves open what a change to nothing does: where nothing came of it the block was freed */
+	if (operation < PROBED_FREE && !result && t->old && !t->requested) {
+		operation = PROBED_REALLOC_FREE;
+		t->word = (u64)PROBED_REALLOC_FREE << 47 | (t->word & SITE_MASK);
+	}
 	if (operation >= PROBED_FREE) {
 		count_operation(p, t, pid, tid, class_of_gone(t, headers), t->gone.requested, t->gone.usable, took);
 		if (t->is_known)
 			add_live(p, -(s64)t->gone.requested, -(s64)t->gone.usable, -1);
 	} else {
-		if (t->stores && (result || bpf_probe_read_user(&result, sizeof(result), (void *)t->stores)))
-			result = 0;
 		end_allocation(p, t, pid, tid, result, headers, took);
 	}
 	t->word = 0;

@@ -274,6 +274,8 @@ operations! {
     DeleteArray = 19, "delete[]", Free;
     /// malloc_usable_size
     UsableSize = 20, "malloc_usable_size", None;
+    /// realloc and reallocarray to 0 bytes that gave nothing: that is known at their end, and until then they run as those
+    ReallocFree = 21, "realloc(0)", Free;
 }
 
 /// Kinds of operations whose times are kept apart.

@@ -138,6 +138,15 @@ impl Ongoing {
         before: Option<Freed>,
     ) -> Allocated {
         let (took, running) = self.stop();
+        // C leaves open what a change to nothing does: where nothing came of it the block was freed.
+        if let Some(gone) = before.filter(|_| object.is_null() && requested == 0) {
+            let running = running_word(Operation::ReallocFree, self.site);
+            self.count_freed(Operation::ReallocFree, (took, running), Some(gone));
+            return Allocated {
+                had_other: false,
+                sampled: None,
+            };
+        }
         let sampled = match self.had_inner() {
             true => None,
             false => sampling::allocated(object, requested),
@@ -162,15 +171,10 @@ impl Ongoing {
         }
         if object.is_null() {
             self.block.failed(running);
-            if let Some(before) = before {
-                if requested == 0 {
-                    self.block.reallocated(running, before.usable);
-                    self.block.add_live(before.negative());
-                } else if before.known {
-                    // It lives on.
-                    let number = self.thread.number.get();
-                    shadow::set(before.at, before.usable, before.requested, number);
-                }
+            // It lives on.
+            if let Some(before) = before.filter(|before| before.known) {
+                let number = self.thread.number.get();
+                shadow::set(before.at, before.usable, before.requested, number);
             }
             self.done();
             return false;
@@ -223,7 +227,18 @@ impl Ongoing {
     /// Ends a free.
     #[inline(always)]
     pub(crate) fn freed(&self, freed: Option<Freed>) {
-        let (took, running) = self.stop();
+        let stopped = self.stop();
+        self.count_freed(self.operation, stopped, freed);
+    }
+
+    /// Counts a free.
+    #[inline(always)]
+    fn count_freed(
+        &self,
+        operation: Operation,
+        (took, running): (Option<u64>, u64),
+        freed: Option<Freed>,
+    ) {
         if is_off() {
             self.done();
             return;
@@ -231,7 +246,7 @@ impl Ongoing {
         let known = freed.unwrap_or_default();
         let class = self.block.count(&Change {
             running,
-            operation: self.operation,
+            operation,
             requested: known.requested as u64,
             usable: known.usable as u64,
             fresh: false,

@@ -23,9 +23,14 @@ fn with_bytes(sum: Option<Bytes>, more: Option<Bytes>, is_first: bool) -> Option
     with(sum.map(|b| b.0), more.map(|b| b.0), is_first).map(Bytes)
 }
 
+/// `realloc` and `reallocarray` to 0 bytes that freed the block.
+const FREED_BY_REALLOC: &str = "realloc(0)";
+
 /// Whether it gives memory back.
 pub(super) fn frees(operation: &str) -> bool {
-    operation.starts_with("free") || operation.starts_with("delete")
+    operation.starts_with("free")
+        || operation.starts_with("delete")
+        || operation == FREED_BY_REALLOC
 }
 
 /// Whether it gives memory out.
@@ -77,7 +82,7 @@ pub(super) fn by_name(
 fn time_error(name: &str, sum: &Timing, times: &BTreeMap<String, TimeFigures>) -> f64 {
     let is_of = |kind: &str| match kind {
         "free" => frees(name),
-        "realloc" => name.starts_with("realloc"),
+        "realloc" => name.starts_with("realloc") && !frees(name),
         "aligned" => name.contains("align") || matches!(name, "valloc" | "pvalloc"),
         _ => allocates(name),
     };
@@ -449,13 +454,18 @@ mod tests {
                 row("reallocarray", 96, 0, 2),
                 row("reallocarray", 96, 2, 0),
                 row("free", 96, 5, 0),
+                row("realloc(0)", 96, 1, 0),
             ],
             ..Tables::default()
         };
         let found = classes(&tables);
         let figures = |c: &ClassFigures| (c.bytes.0, c.count, c.freed, c.reallocated);
         let figures: Vec<_> = found.iter().map(figures).collect();
-        assert_eq!(figures, [(64, 10, 0, 7), (96, 8, 5, 2)]);
+        assert_eq!(figures, [(64, 10, 0, 7), (96, 8, 6, 2)]);
+        // What it freed was not asked for.
+        let callers = sites(&tables);
+        let bytes = |of: &SiteFigures| (of.requested_bytes, of.freed_bytes);
+        assert_eq!(bytes(&callers[0]), (Bytes(180), Bytes(60)));
         assert_eq!(found[0].usable_bytes, Some(Bytes(160)));
         let named = by_name(&tables, &BTreeMap::new());
         assert_eq!(

@@ -19,7 +19,7 @@ table! {
         pid: Pid,
         /// The thread.
         tid: Tid,
-        /// What was called, such as `malloc` or `delete[]`.
+        /// What was called, such as `malloc` or `delete[]`; `realloc(0)`: a `realloc` or `reallocarray` to 0 bytes that gave nothing and freed the block.
         operation: Cow<'static, str>,
         /// The size class, by its largest usable size; null where there was nothing to be had. Of a free, that of what was freed.
         class_bytes: Option<Bytes>,
@@ -27,7 +27,7 @@ table! {
         site: Option<SiteId>,
         /// Operations. 0 in rows that have `reallocated` alone.
         count: u64,
-        /// Blocks of this class that `realloc` and `reallocarray` took: what they became is an operation of the class of its new size, the same one or another; `realloc` to 0 bytes may have freed them.
+        /// Blocks of this class that `realloc` and `reallocarray` took: what they became is an operation of the class of its new size, the same one or another.
         reallocated: u64,
         /// Bytes that were asked for, or given back.
         requested_bytes: Bytes,

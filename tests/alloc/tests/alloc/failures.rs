@@ -1,4 +1,5 @@
-//! Operations that fail: each is counted as one, by the library and by probes, and what lived before lives on.
+//! Operations that fail, and changes of size to nothing: each is counted as what it is, by the library and by probes, and what lived before a failure
+//! lives on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ int main(int count, char **words) {
     TRY("reallocarray", reallocarray(NULL, half, half));
     TRY("reallocarray", reallocarray(live(), half, half));
     TRY("reallocarray", reallocarray(live(), too_much, 1));
+    TRY("realloc(0)", realloc(live(), nothing));
+    TRY("realloc(0)", reallocarray(live(), nothing, few));
     TRY("aligned", aligned_alloc(three, few));
     TRY("aligned", aligned_alloc(nothing, few));
     TRY("aligned", aligned_alloc(64, too_much));
@@ -101,7 +104,14 @@ fn compare(program: &Path) -> Recorded {
     let idle = record(&[], &[program, "0"]);
     let recorded = record(&[], &[program, &ROUNDS.to_string()]);
     assert_eq!(recorded.output.status.code(), Some(0));
-    let refusals = refusals(&recorded);
+    let mut refusals = refusals(&recorded);
+    // That is no failure: the C library has freed the block.
+    let freed = refusals.remove("realloc(0)");
+    assert_eq!(freed, Some(2 * ROUNDS));
+    let of_freed = &recorded.judgement["operations"]["realloc(0)"];
+    assert_eq!(of_freed["count"].as_u64(), freed);
+    assert_eq!(of_freed["requested_bytes"], 2 * ROUNDS * BYTES);
+    assert_eq!(of_freed["failed"], 0);
     assert_eq!(refusals.len(), 9, "{refusals:?}");
     for (name, refused) in &refusals {
         // Some C libraries have one function for both.
