@@ -83,10 +83,10 @@ function givenBack({ bytes, again_bytes, again, unknown }: Judgement["given_back
 
 function kernel({ syscalls, faults, mmap_lock, given_back }: Judgement): HTMLElement {
   const note = `${fmt.count(faults.inside)} page faults within operations (${(faults.per_operation * 1000).toFixed(2)} to 1,000 operations), ${fmt.count(faults.outside)} elsewhere${faults.behind === null ? "" : `, ${fmt.count(faults.behind)} of these first touches of memory that the allocator had mapped${faults.behind_share ? ` (${fmt.share(faults.behind_share.share)} ± ${fmt.share(faults.behind_share.error)} of the CPU time)` : ""}`}.${mmap_lock ? ` Operations waited ${fmt.duration(mmap_lock.time_ns)} for mmap_lock, the lock of the process's mappings (${fmt.count(mmap_lock.waits)} ${mmap_lock.waits === 1 ? "wait" : "waits"}), the program elsewhere ${fmt.duration(mmap_lock.outside_ns)}.` : ""}${givenBack(given_back)}`;
-  return table("System calls and page faults", ["system call", "count", ["by frees", "within operations that free"], "time", ["without a CPU", "ready to run meanwhile, and other programs had the CPUs"], "bytes", "of 1,000 operations"],
+  return table("System calls and page faults", ["system call", "count", ["by frees", "within operations that free"], ["failed", "they gave an error, or brk did not move the end of the heap"], "time", ["without a CPU", "ready to run meanwhile, and other programs had the CPUs"], "bytes", "of 1,000 operations"],
     syscalls.map(c => ({
       title: c.sites.length ? `largest parts from ${c.sites.map(([site, n]) => `${site} (${fmt.count(n)})`).join(", ")}` : c.name,
-      cells: [c.name, fmt.count(c.count), fmt.count(c.by_frees), fmt.duration(c.time_ns), fmt.duration(c.queued_ns), fmt.bytes(c.bytes), (c.per_operation * 1000).toFixed(3)],
+      cells: [c.name, fmt.count(c.count), fmt.count(c.by_frees), c.failed ? fmt.count(c.failed) : fmt.ABSENT, fmt.duration(c.time_ns), fmt.duration(c.queued_ns), fmt.bytes(c.bytes), (c.per_operation * 1000).toFixed(3)],
     })), note)
     ?? h("section", { class: "card sampled", "aria-label": "System calls and page faults" }, h("h2", {}, "System calls and page faults"), h("p", { class: "note" }, "No operation made a system call."), h("p", { class: "note" }, note));
 }

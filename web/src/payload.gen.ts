@@ -278,6 +278,10 @@ count: number,
  */
 by_frees: number, 
 /**
+ * Calls that failed: they gave an error, or (`brk`) did not move the end of the heap to where it was to be.
+ */
+failed: number, 
+/**
  * How long in all its threads ran or slept in them.
  */
 time_ns: Duration, 
@@ -286,7 +290,7 @@ time_ns: Duration,
  */
 queued_ns: Duration, 
 /**
- * Bytes of memory that they were about.
+ * Bytes of memory that those were about that did not fail.
  */
 bytes: Bytes, 
 /**

@@ -32,7 +32,7 @@ export function alloc(change = () => {}) {
     operations: { free: op(4000), malloc: op(5000) },
     time: { cpu_ns: 6 * S, operations_ns: 2 * S, operations_error: 0.03, operations_least_ns: 2 * S, waited_ns: S, queued_ns: 0, timed: { share: 0.33, error: 0.02 }, sampled: { share: 0.31, error: 0.01 }, allocating_ns: S, counting_ns: S / 10, samples: 6000, differ: false },
     times: { fresh: { timed: 70, p50_ns: 45, p99_ns: 1200, max_ns: 8_100_000, mean_ns: 61.4, mean_error_ns: 20 }, free: { timed: 60, p50_ns: 20, p99_ns: 300, max_ns: 5000, mean_ns: 25, mean_error_ns: 1 } },
-    syscalls: [{ name: "futex", count: 900, by_frees: 300, time_ns: S, queued_ns: 0, bytes: 0, per_operation: 0.1, sites: [["grow (list.c:12)", 800]] }],
+    syscalls: [{ name: "futex", count: 900, by_frees: 300, failed: 7, time_ns: S, queued_ns: 0, bytes: 0, per_operation: 0.1, sites: [["grow (list.c:12)", 800]] }],
     faults: { inside: 120, outside: 4000, behind: 3000, behind_share: { share: 0.12, error: 0.015 }, per_operation: 0.0133 },
     given_back: { bytes: 80 * MIB, advised_bytes: 0, again_bytes: 60 * MIB, again: { share: 0.11, error: 0.012 }, unknown: null },
     memory: {

@@ -148,11 +148,13 @@ pub struct CallFigures {
     pub count: u64,
     /// Of these, within operations that free.
     pub by_frees: u64,
+    /// Calls that failed: they gave an error, or (`brk`) did not move the end of the heap to where it was to be.
+    pub failed: u64,
     /// How long in all its threads ran or slept in them.
     pub time_ns: Duration,
     /// How long they were ready to run meanwhile and had no CPU.
     pub queued_ns: Duration,
-    /// Bytes of memory that they were about.
+    /// Bytes of memory that those were about that did not fail.
     pub bytes: Bytes,
     /// For each operation.
     pub per_operation: f64,

@@ -204,7 +204,8 @@ struct operation_sum {
 	u64 count;
 	u64 ns; /* in which the thread ran or slept */
 	u64 queued; /* in which it was ready and had no CPU */
-	u64 bytes;
+	u64 bytes; /* of system calls that did not fail */
+	u64 failed; /* system calls that did */
 };
 
 /*

@@ -11,6 +11,7 @@ struct operation_call {
 	u64 queued;
 	u64 word;
 	u64 bytes;
+	u64 wanted; /* where brk is to move the end of the heap */
 	u32 number;
 	u32 pad;
 };
@@ -30,7 +31,8 @@ struct {
 	__type(value, struct operation_sum);
 } operation_sums SEC(".maps");
 
-static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queued, u64 bytes)
+/* The sum that it is charged to; NULL where there was no room */
+static __always_inline struct operation_sum *charge(u32 pid, u64 word, u32 what, u64 ns, u64 queued, u64 bytes)
 {
 	struct operation_key key = { .word = word, .pid = pid, .what = what };
 	struct operation_sum fresh = {}, *sum = bpf_map_lookup_elem(&operation_sums, &key);
@@ -40,7 +42,7 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queu
 		sum = bpf_map_lookup_elem(&operation_sums, &key);
 		if (!sum) {
 			drop(DROP_OPERATION, 1);
-			return;
+			return NULL;
 		}
 	}
 	__sync_fetch_and_add(&sum->count, 1);
@@ -50,6 +52,7 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queu
 		__sync_fetch_and_add(&sum->queued, queued);
 	if (bytes)
 		__sync_fetch_and_add(&sum->bytes, bytes);
+	return sum;
 }
 
 #define NR_MMAP 9
@@ -76,8 +79,10 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 		call.bytes = r.si;
 	else if (call.number == NR_MREMAP)
 		call.bytes = r.dx;
-	else if (call.number == NR_BRK)
+	else if (call.number == NR_BRK) {
 		call.bytes = BPF_CORE_READ(current_task(), mm, brk);
+		call.wanted = r.di;
+	}
 	call.queued = queued_so_far();
 	call.entered = bpf_ktime_get_ns();
 	tid = bpf_get_current_pid_tgid();
@@ -86,12 +91,16 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* Results from here on are errors (include/linux/err.h) */
+#define FIRST_ERROR ((u64)-4095)
+
 SEC("raw_tp/sys_exit")
 int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid(), failed;
+	u64 took, queued, bytes, result = ctx->args[1];
 	struct operation_call *call;
-	u64 took, queued, bytes;
+	struct operation_sum *sum;
 
 	if (!counts_operations(pid))
 		return 0;
@@ -104,10 +113,17 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (queued > took)
 		queued = took;
 	bytes = call->bytes;
-	/* It gives the end of the heap, which was before where it could not move it */
-	if (call->number == NR_BRK)
-		bytes = ctx->args[1] > bytes ? ctx->args[1] - bytes : bytes - ctx->args[1];
-	charge(pid, call->word, call->number, took - queued, queued, bytes);
+	/* It gives the end of the heap, which was before where it could not move it; brk(0) only asks for it */
+	if (call->number == NR_BRK) {
+		bytes = result > bytes ? result - bytes : bytes - result;
+		failed = call->wanted && result != call->wanted;
+	} else {
+		failed = result >= FIRST_ERROR;
+		bytes = failed ? 0 : bytes;
+	}
+	sum = charge(pid, call->word, call->number, took - queued, queued, bytes);
+	if (sum && failed)
+		__sync_fetch_and_add(&sum->failed, 1);
 	bpf_map_delete_elem(&operation_calls, &tid);
 	return 0;
 }

@@ -61,8 +61,10 @@ pub struct Charge {
     pub time: Duration,
     /// How long it was ready to run meanwhile and had no CPU; not known of kernels without `CONFIG_SCHED_INFO`: 0
     pub queued: Duration,
-    /// Bytes of memory that the calls were about
+    /// Bytes of memory that the calls were about that did not fail
     pub bytes: u64,
+    /// Calls that failed
+    pub failed: u64,
 }
 
 /// Charges operations for as long as it lives
@@ -128,6 +130,7 @@ impl Operations {
             time: Duration(sum.ns),
             queued: Duration(sum.queued),
             bytes: sum.bytes,
+            failed: sum.failed,
         };
         entries.into_iter().map(charge).collect()
     }

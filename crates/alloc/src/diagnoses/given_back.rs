@@ -196,6 +196,7 @@ mod tests {
             name: name.to_owned(),
             count,
             by_frees: if name == "mmap" { 0 } else { count },
+            failed: 0,
             time_ns: Duration(ms * 1_000_000),
             queued_ns: Duration(0),
             bytes: Bytes(count * 96 * MIB),

@@ -183,6 +183,7 @@ mod tests {
             total_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(bytes),
+            failed: 0,
         }
     }
 

@@ -125,6 +125,7 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
             name: name.to_owned(),
             count: 0,
             by_frees: 0,
+            failed: 0,
             time_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(0),
@@ -132,6 +133,7 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
             sites: Vec::new(),
         });
         of.count += row.count;
+        of.failed += row.failed;
         let operation = row.operation.as_deref().unwrap_or_default();
         if operation.starts_with("free") || operation.starts_with("delete") {
             of.by_frees += row.count;
@@ -419,7 +421,7 @@ pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
 #[cfg(test)]
 mod tests {
     use varve_model::Time;
-    use varve_trace::tables::OperationRow;
+    use varve_trace::tables::{OperationChargeRow, OperationRow};
 
     use super::*;
 
@@ -442,6 +444,30 @@ mod tests {
             timed_ns: Duration(0),
             timed_norm_ns: Some(Duration(0)),
         }
+    }
+
+    #[test]
+    fn calls_that_fail_are_among_all_calls() {
+        let charge = |count, bytes, failed| OperationChargeRow {
+            time_ns: Time(1),
+            pid: Pid(1),
+            operation: Some("malloc".to_owned()),
+            site: None,
+            name: "mmap".into(),
+            count,
+            total_ns: Duration(0),
+            queued_ns: Duration(0),
+            bytes: Bytes(bytes),
+            failed,
+        };
+        let tables = Tables {
+            charges: vec![charge(5, 8192, 3), charge(2, 4096, 1)],
+            ..Tables::default()
+        };
+        let found = calls(&tables, 7);
+        let figures = |c: &CallFigures| (c.count, c.failed, c.bytes);
+        let figures: Vec<_> = found.iter().map(figures).collect();
+        assert_eq!(figures, [(7, 4, Bytes(12288))]);
     }
 
     #[test]

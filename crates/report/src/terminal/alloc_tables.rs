@@ -101,6 +101,7 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
     let mut table = Table::new(&[
         ("system call", Align::Name),
         ("count", Align::Right),
+        ("failed", Align::Right),
         ("in all", Align::Right),
         ("bytes", Align::Right),
         ("of 1,000 operations", Align::Right),
@@ -110,6 +111,10 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
         table.row([
             call.name.clone(),
             format::count(call.count),
+            match call.failed {
+                0 => ABSENT.to_owned(),
+                failed => format::count(failed),
+            },
             format::duration(call.time_ns),
             match call.bytes {
                 Bytes(0) => ABSENT.to_owned(),

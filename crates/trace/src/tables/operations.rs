@@ -83,8 +83,10 @@ table! {
         total_ns: Duration,
         /// How long they were ready to run in those calls and had no CPU, because others did.
         queued_ns: Duration,
-        /// Bytes of memory that the calls were about.
+        /// Bytes of memory that the calls were about that did not fail.
         bytes: Bytes,
+        /// Calls that failed: they gave an error, or (`brk`) did not move the end of the heap to where it was to be.
+        failed: u64,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::{Recorded, compiled, record};
 
@@ -223,4 +224,57 @@ fn what_is_refused_for_its_arguments_does_not_end_the_counting() {
     let mallocs = recorded.count("malloc");
     assert!(mallocs >= 10_000, "{mallocs}");
     assert_eq!(failed(&recorded, &["posix_memalign"]), 1);
+}
+
+/// Asks for more than any process has addresses for, though not for more than a block may have.
+const IMMENSE: &str = r#"
+#include <stdlib.h>
+int main(int count, char **words) {
+    static volatile size_t immense = (size_t)1 << 50;
+    for (int i = 0; i < atoi(words[1]); i++) {
+        if (malloc(immense)) return 1;
+    }
+    return 0;
+}
+"#;
+
+/// Calls of `mmap` that failed, as `strace` sees them.
+fn refused_mappings(command: &[&str]) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("calls");
+    let traced = Command::new("strace")
+        .args(["-f", "-e", "trace=mmap", "-o"])
+        .arg(&log)
+        .args(command)
+        .output()
+        .expect("strace is installed");
+    assert!(traced.status.success());
+    let text = std::fs::read_to_string(&log).unwrap();
+    let refused = text.lines().filter(|line| line.contains(" = -1 ENOMEM"));
+    refused.count() as u64
+}
+
+#[test]
+fn system_calls_that_fail_have_no_bytes() {
+    const CALLS: u64 = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "immense", IMMENSE, &["-w", "-fno-builtin"]);
+    let command = [program.to_str().unwrap(), "200"];
+    let recorded = record(&[], &command);
+    assert_eq!(recorded.output.status.code(), Some(0));
+    assert_eq!(failed(&recorded, &["malloc"]), CALLS);
+    let calls = recorded.judgement["syscalls"].as_array().unwrap();
+    let figure = |name: &str, figure: &str| {
+        let found = calls.iter().find(|call| call["name"] == name);
+        found.map_or(0, |call| call[figure].as_u64().unwrap())
+    };
+    let refused = refused_mappings(&command);
+    assert!(refused >= CALLS, "{refused}");
+    assert_eq!(figure("mmap", "failed"), refused);
+    assert!(figure("brk", "failed") >= CALLS);
+    // What had come of it, had they not failed, is 200 PiB.
+    for name in ["mmap", "brk"] {
+        let bytes = figure(name, "bytes");
+        assert!(bytes < 1 << 40, "{name}: {bytes}");
+    }
 }

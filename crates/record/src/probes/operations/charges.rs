@@ -71,6 +71,7 @@ impl Charges {
                 total_ns: Duration(total),
                 queued_ns: Duration(grown(charge.queued.0, before.map(|b| b.queued.0))),
                 bytes: Bytes(grown(charge.bytes, before.map(|b| b.bytes))),
+                failed: grown(charge.failed, before.map(|b| b.failed)),
             });
         }
     }

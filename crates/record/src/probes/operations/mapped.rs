@@ -110,6 +110,7 @@ impl Mapped {
                     total_ns: Duration(ns),
                     queued_ns: Duration(0),
                     bytes: Bytes(0),
+                    failed: 0,
                 });
             }
         }

@@ -234,7 +234,7 @@ records! {
         time_ns, pid, tid, operation, class_bytes, site, count, reallocated, requested_bytes, usable_bytes, fresh, parallel, timed, timed_ns, timed_norm_ns,
     }
     OperationTimeRow { time_ns, pid, kind, from_ns, to_ns, count }
-    OperationChargeRow { time_ns, pid, operation, site, name, count, total_ns, queued_ns, bytes }
+    OperationChargeRow { time_ns, pid, operation, site, name, count, total_ns, queued_ns, bytes, failed }
     HeapMemoryRow {
         time_ns, pid, allocator, requested_bytes, usable_bytes, blocks, peak_requested_bytes, peak_usable_bytes, peak_ns,
         resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,

@@ -257,6 +257,7 @@ fn operation_charges() -> Vec<OperationChargeRow> {
         total_ns: Duration(3_000),
         queued_ns: Duration(500),
         bytes: Bytes(135_168),
+        failed: 1,
     };
     vec![
         row(Some("malloc".into()), Some(SiteId(1)), "brk"),
