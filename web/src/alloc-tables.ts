@@ -128,7 +128,7 @@ function threads({ judgement, omitted_threads }: Counted): HTMLElement | null {
 function processes({ judgement, omitted_processes }: Counted): HTMLElement | null {
   if (judgement.processes.length < 2) return null;
   return table("Processes", ["process", "allocator", "count", ["peak", "the most that it had asked for"]],
-    judgement.processes.map(p => ({ title: p.exe, cells: [`${p.exe.split("/").pop() || "unknown"} (${p.pid})`, p.allocator, fmt.count(p.count), fmt.bytes(p.peak_requested_bytes)] })), null, omitted_processes);
+    judgement.processes.map(p => ({ title: p.exe, cells: [`${p.exe.split("/").pop() || "unknown"} (${p.pid})`, p.allocator, fmt.count(p.count), fmt.maybe(p.peak_requested_bytes, fmt.bytes)] })), null, omitted_processes);
 }
 
 /** The function of a frame or a label, without its place. */
@@ -195,7 +195,7 @@ export function blocks({ blocks, processes, trace }: Judgement): HTMLElement | n
   const whole = processes.length > 1 ? `all ${fmt.count(processes.length)} processes together, each up to its end` : "the process";
   const note = [
     `${fmt.count(blocks.samples)} ${blocks.samples === 1 ? "block" : "blocks"} of ${whole} were sampled, one to ${fmt.bytes(blocks.sample_bytes)} of allocations; errors hold with 95 % confidence.`,
-    `Allocated: ${estimate(blocks.allocated)}. At the peak, after ${fmt.duration(blocks.peak_ns)}: ${estimate(blocks.at_peak)}. Never freed: ${estimate(blocks.never_freed)}.`,
+    `Allocated: ${estimate(blocks.allocated)}. At the peak${blocks.peak_ns === null ? "" : `, after ${fmt.duration(blocks.peak_ns)}`}: ${blocks.at_peak === null ? "not known" : estimate(blocks.at_peak)}. Never freed: ${estimate(blocks.never_freed)}.`,
     blocks.samples < FEW_SAMPLES ? "That is too few for figures by call stack: take more, such as varve alloc record --sample-every 16KiB." : "",
   ].join(" ");
   if (blocks.samples < FEW_SAMPLES) return h("section", { class: "card sampled wide", "aria-label": "Blocks by call stack" }, h("h2", {}, "Blocks by call stack"), h("p", { class: "note" }, note));
@@ -207,7 +207,7 @@ export function blocks({ blocks, processes, trace }: Judgement): HTMLElement | n
     blocks.sites.map(s => ({
       title: s.label,
       inside: () => frames(s.stack),
-      cells: [place(s), estimate(s.allocated), fmt.count(s.allocated.blocks), fmt.bytes(s.at_peak.bytes), estimate(s.never_freed), fmt.maybe(s.lifetime_p50_ns, fmt.duration), fmt.share(s.short_lived), fmt.share(s.freed_elsewhere),
+      cells: [place(s), estimate(s.allocated), fmt.count(s.allocated.blocks), fmt.maybe(s.at_peak, at => fmt.bytes(at.bytes)), estimate(s.never_freed), fmt.maybe(s.lifetime_p50_ns, fmt.duration), fmt.share(s.short_lived), fmt.share(s.freed_elsewhere),
         ...(pages ? (s.idle ? [s.idle.ten_seconds, s.idle.minute, s.idle.longer, s.idle.never].map(b => (b ? fmt.bytes(b) : fmt.ABSENT)) : idle.map(() => fmt.ABSENT)) : [])],
     })), note, 0, true);
 }

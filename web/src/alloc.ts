@@ -36,9 +36,9 @@ function figures(of: Judgement): (HTMLElement | false)[] {
     h("dl", { class: "tiles figures" },
       tile("Share of CPU time", fmt.maybe(of.verdict.time_share, fmt.share), of.verdict.time_share_error === null ? "clocks: not known" : `± ${fmt.share(of.verdict.time_share_error).replace(" ", "\u00a0")}`, `by clocks of CPUs: ${share(time.sampled)}; by timing one operation in ${fmt.count(trace.time_every)}: ${share(time.timed)}`),
       tile("Memory nobody asked for", fmt.maybe(of.verdict.memory_share, fmt.share), memory.unknown ? "not known" : "of its most resident memory", memory.unknown ?? undefined),
-      tile("Asked for, peak", fmt.bytes(memory.peak_requested_bytes), `after ${fmt.duration(memory.peak_ns)}`, memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`),
+      tile("Asked for, peak", fmt.maybe(memory.peak_requested_bytes, fmt.bytes), memory.peak_ns === null ? "not known" : `after ${fmt.duration(memory.peak_ns)}`, memory.uncounted ?? (memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`)),
       tile("Resident, most seen", fmt.maybe(resident, fmt.bytes), memory.unknown ? "not known" : memory.blowup === null ? "of the allocator" : `${memory.blowup.toFixed(2)} × what was asked for`, memory.unknown ?? `of what the allocator has mapped, at the look that found most, ${fmt.duration(memory.peak_heap_resident_before_end_ns ?? 0)} before the end; between looks it may have been more`),
-      tile("At the end", fmt.bytes(memory.end_requested_bytes), `in ${fmt.count(memory.end_blocks)} ${memory.end_blocks === 1 ? "block" : "blocks"}`),
+      tile("At the end", fmt.maybe(memory.end_requested_bytes, fmt.bytes), memory.end_blocks === null ? "not known" : `in ${fmt.count(memory.end_blocks)} ${memory.end_blocks === 1 ? "block" : "blocks"}`, memory.uncounted ?? undefined),
       tile("Operations", fmt.count(count), `${inOperations(time)} in all`),
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),
       tile("Allocator", trace.allocator || "unknown", trace.allocator_file)),
@@ -64,7 +64,8 @@ function verdict(of: Judged): HTMLElement {
     ...(isUncounted(of) ? [] : figures(of)));
 }
 
-function diagnoses({ diagnoses, undecided }: Judgement): HTMLElement {
+function diagnoses({ diagnoses, undecided, memory }: Judgement): HTMLElement {
+  const none = memory.uncounted ? `None is known: ${memory.uncounted}.` : undecided.length ? "None is known." : "None: no disease that is known of allocators was seen.";
   return h("section", { class: "card wide diagnoses", "aria-label": "Diagnoses" },
     h("h2", {}, diagnoses.length ? `Diagnoses (${diagnoses.length})` : "Diagnoses"),
     diagnoses.length
@@ -72,7 +73,7 @@ function diagnoses({ diagnoses, undecided }: Judgement): HTMLElement {
         h("h3", {}, d.title[0].toUpperCase() + d.title.slice(1), h("span", { class: "sub" }, ` ${d.id}, costs ${fmt.share(d.share)} of ${d.share_of}${d.by_program ? "; the program's own doing" : ""}`)),
         h("p", {}, d.evidence),
         h("p", { class: "advice" }, d.advice))))
-      : h("p", { class: "hint" }, undecided.length ? "None is known." : "None: no disease that is known of allocators was seen."),
+      : h("p", { class: "hint" }, none),
     ...undecided.map(d => h("p", { class: "warning" }, `Perhaps ${d.title} (${d.id}): that is not known, as the run is too short. ${d.evidence} Record a longer run.`)));
 }
 
@@ -112,7 +113,8 @@ export class Allocator {
       return;
     }
     const [first] = of.processes;
-    const whose = of.processes.length > 1 && first ? ` of process ${first.pid} (${first.exe.split("/").pop()}), which of ${fmt.count(of.processes.length)} had the highest peak` : "";
+    const had = of.processes.every(p => p.peak_requested_bytes !== null) ? "had" : "may have had";
+    const whose = of.processes.length > 1 && first ? ` of process ${first.pid} (${first.exe.split("/").pop()}), which of ${fmt.count(of.processes.length)} ${had} the highest peak` : "";
     const kinds = alloc.flames.map(graph => kind(graph, of));
     this.flame = kinds.length ? new Flame("Flame graphs of the allocator", kinds, kinds.find(k => k.id === "peak") ?? kinds[0]) : null;
     const memory = new MemoryChart(of.memory, `Memory over time${whose}`);

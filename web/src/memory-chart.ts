@@ -123,7 +123,7 @@ export class MemoryChart {
     this.at = Math.max(0, Math.min(this.moments.length - 1, this.at + step));
     const frame = this.picture.getBoundingClientRect();
     const m = this.moments[this.at];
-    this.read(this.at, { clientX: frame.left + this.x(m.time_ns), clientY: frame.top + this.y(m.requested_bytes) });
+    this.read(this.at, { clientX: frame.left + this.x(m.time_ns), clientY: frame.top + this.y(m.requested_bytes ?? 0) });
     this.said.textContent = `${fmt.duration(m.time_ns)}: ${this.figures(m).map(([name, text]) => `${name} ${text}`).join(", ")}`;
   }
 

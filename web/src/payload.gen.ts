@@ -170,9 +170,9 @@ samples: number,
  */
 allocated: Estimate, 
 /**
- * What of it lived when most did.
+ * What of it lived when most did; null where that is not known.
  */
-at_peak: Estimate, 
+at_peak: Estimate | null, 
 /**
  * What of it was never freed.
  */
@@ -240,13 +240,14 @@ samples: number,
  */
 allocated: Estimate, 
 /**
- * When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts.
+ * When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts. Null where
+ * `memory.uncounted` says why.
  */
-peak_ns: Duration, 
+peak_ns: Duration | null, 
 /**
- * What of the sample lived then.
+ * What of the sample lived then; null likewise.
  */
-at_peak: Estimate, 
+at_peak: Estimate | null, 
 /**
  * What was never freed: what lived when its process or the recording ended.
  */
@@ -1492,17 +1493,17 @@ export type Measure = "allocated" | "peak" | "never-freed" | "count" | "time" | 
  */
 export type Memory = { 
 /**
- * The most that the program had asked for and not freed.
+ * The most that the program had asked for and not freed; null where `uncounted` says why, as all that follows from what lives.
  */
-peak_requested_bytes: Bytes, 
+peak_requested_bytes: Bytes | null, 
 /**
- * Usable bytes of the blocks at that moment; null where the allocator does not say it.
+ * Usable bytes of the blocks at that moment; null likewise, and where the allocator does not say it.
  */
 peak_usable_bytes: Bytes | null, 
 /**
- * When that was, from the beginning of the recording.
+ * When that was, from the beginning of the recording; null likewise.
  */
-peak_ns: Duration, 
+peak_ns: Duration | null, 
 /**
  * The most resident anonymous memory that a look found; null where none was. Between looks it may have been more.
  */
@@ -1517,15 +1518,15 @@ peak_heap_resident_bytes: Bytes | null,
  */
 peak_heap_resident_before_end_ns: Duration | null, 
 /**
- * At the end of the recording, or of the process.
+ * At the end of the recording, or of the process; null where `uncounted` says why.
  */
-end_requested_bytes: Bytes, 
+end_requested_bytes: Bytes | null, 
 /**
- * Blocks then.
+ * Blocks then; null likewise.
  */
-end_blocks: number, 
+end_blocks: number | null, 
 /**
- * The share of usable bytes that nobody asked for, at the peak; null likewise.
+ * The share of usable bytes that nobody asked for, at the peak; null where they are.
  */
 internal_fragmentation: number | null, 
 /**
@@ -1548,6 +1549,10 @@ mostly_kept_ns: Duration | null,
  * Blocks that were handed out where one lived, which nobody saw freed. Such a block counts as living until then.
  */
 unseen_frees: number, 
+/**
+ * Why it is not known what lives: operations were not counted; null where all were.
+ */
+uncounted: string | null, 
 /**
  * Why it is not known what is resident of the allocator's memory; null where it is.
  */
@@ -1575,11 +1580,11 @@ export type Moment = {
  */
 time_ns: Duration, 
 /**
- * Bytes that the program asked for and had not freed.
+ * Bytes that the program asked for and had not freed; null where [`Memory::uncounted`] says why.
  */
-requested_bytes: Bytes, 
+requested_bytes: Bytes | null, 
 /**
- * Bytes that it could use in those blocks; null where the allocator does not say it.
+ * Bytes that it could use in those blocks; null likewise, and where the allocator does not say it.
  */
 usable_bytes: Bytes | null, 
 /**
@@ -1587,7 +1592,7 @@ usable_bytes: Bytes | null,
  */
 resident_bytes: Bytes | null, 
 /**
- * Resident memory of that which the allocator has mapped.
+ * Resident memory of that which the allocator has mapped; null where that is not known, or nobody looked.
  */
 heap_resident_bytes: Bytes | null, };
 
@@ -1922,7 +1927,7 @@ requested_bytes: Bytes,
  */
 usable_bytes: Bytes | null, 
 /**
- * Blocks that began where none had begun before; null where probes counted.
+ * Blocks that began where none had begun before; null where probes counted, and where operations were not counted.
  */
 fresh: number | null, 
 /**
@@ -2187,9 +2192,9 @@ allocator: string,
  */
 count: number, 
 /**
- * The most that it had asked for and not freed.
+ * The most that it had asked for and not freed; null where operations were not counted.
  */
-peak_requested_bytes: Bytes, };
+peak_requested_bytes: Bytes | null, };
 
 /**
  * A process.

@@ -37,7 +37,7 @@ export function alloc(change = () => {}) {
     given_back: { bytes: 80 * MIB, advised_bytes: 0, again_bytes: 60 * MIB, again: { share: 0.11, error: 0.012 }, unknown: null },
     memory: {
       peak_requested_bytes: 40 * MIB, peak_usable_bytes: 45 * MIB, peak_ns: 8 * S, peak_resident_bytes: 70 * MIB, peak_heap_resident_bytes: 60 * MIB, peak_heap_resident_before_end_ns: S / 20, end_requested_bytes: 35 * MIB, end_blocks: 5, internal_fragmentation: 0.11, blowup: 1.5, kept_bytes: 10 * MIB,
-      mostly_kept: 0, mostly_kept_ns: 0, unknown: null, own_bytes: MIB,
+      mostly_kept: 0, mostly_kept_ns: 0, unseen_frees: 0, uncounted: null, unknown: null, own_bytes: MIB,
       over_time: Array.from({ length: 13 }, (_, i) => ({ time_ns: i * S, requested_bytes: i * 4 * MIB, usable_bytes: i * 4.5 * MIB, resident_bytes: (10 + i * 5) * MIB, heap_resident_bytes: i % 2 ? null : i * 5 * MIB })),
     },
     pages: { peak: fill(8 * S, 40, 36), sparsest: fill(10 * S, 40, 5), over_time: [fill(8 * S, 40, 36), fill(10 * S, 40, 5)], pinned_by: [

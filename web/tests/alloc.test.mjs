@@ -305,6 +305,29 @@ describe("the allocator's part", () => {
     clean(page);
   });
 
+  test("what lives is not known where operations were not counted", async t => {
+    const why = "7 operations were not counted";
+    const page = await fixture(t, { change: a => {
+      const { memory, blocks } = a.judgement;
+      const live = { peak_requested_bytes: null, peak_usable_bytes: null, peak_ns: null, end_requested_bytes: null, end_blocks: null, internal_fragmentation: null };
+      Object.assign(memory, live, { peak_heap_resident_bytes: null, blowup: null, kept_bytes: null, mostly_kept: null, mostly_kept_ns: null, uncounted: why, unknown: why });
+      for (const moment of memory.over_time) Object.assign(moment, { requested_bytes: null, usable_bytes: null, heap_resident_bytes: null });
+      Object.assign(blocks, { peak_ns: null, at_peak: null });
+      for (const s of blocks.sites) s.at_peak = null;
+      Object.assign(a.judgement, { pages: null, diagnoses: [] });
+      a.flames = a.flames.filter(f => f.measure !== "peak");
+    } });
+    const tiles = page.locator(".verdict .tile");
+    for (const i of [2, 3, 4]) {
+      assert.match(await tiles.nth(i).innerText(), /–\s+not known/);
+      assert.equal(await tiles.nth(i).getAttribute("title"), why);
+    }
+    const text = await page.locator("main.alloc").innerText();
+    assert.match(text, /None is known: 7 operations were not counted\./);
+    assert.match(text, /At the peak: not known\./);
+    clean(page);
+  });
+
   test("hostile names are names", async t => {
     const page = await fixture(t, { change: a => {
       a.judgement.blocks.sites.slice(0, 2).forEach((s, i) => { s.stack = [HOSTILE[i], HOSTILE[2]]; s.label = HOSTILE[i]; });

@@ -196,13 +196,13 @@ pub fn compare(
     }
 }
 
-/// The figure that is not known of every run.
-const RESIDENT: &str = "resident memory for what was asked for";
+/// What the names of figures begin with that a run has where it made such calls: others that it has not are not known of it.
+const CALLS: &str = "time in ";
 
-/// Usable bytes for each that was asked for, at the peak; runs are recorded by the preload library, which knows it.
-fn usable_for_each(of: &Judgement) -> f64 {
-    let lost = of.memory.internal_fragmentation.unwrap_or(0.0);
-    1.0 / (1.0 - lost).max(0.01)
+/// Usable bytes for each that was asked for, at the peak; none where it is not known.
+fn usable_for_each(of: &Judgement) -> Option<f64> {
+    let lost = of.memory.internal_fragmentation?;
+    Some(1.0 / (1.0 - lost).max(0.01))
 }
 
 /// Page faults of a run from its start to its end: the median.
@@ -226,11 +226,6 @@ fn figures(runs: &[Run], of: &Judgement) -> Vec<(String, f64, String)> {
             "page faults within operations".to_owned(),
             of.faults.inside as f64,
             format::count(of.faults.inside),
-        ),
-        (
-            "usable memory for what was asked for".to_owned(),
-            usable_for_each(of),
-            format!("{:.2} times", usable_for_each(of)),
         ),
         (
             "waits for other threads".to_owned(),
@@ -265,10 +260,14 @@ fn figures(runs: &[Run], of: &Judgement) -> Vec<(String, f64, String)> {
             format::duration(all),
         )
     }));
-    found.extend(blowup.map(|times| (RESIDENT.to_owned(), times, format!("{times:.2} times"))));
+    let memory = [("usable", usable_for_each(of)), ("resident", blowup)];
+    found.extend(memory.into_iter().filter_map(|(which, times)| {
+        let name = format!("{which} memory for what was asked for");
+        times.map(|times| (name, times, format!("{times:.2} times")))
+    }));
     for call in &of.syscalls {
         found.push((
-            format!("time in {}", call.name),
+            format!("{CALLS}{}", call.name),
             call.time_ns.0 as f64 / 1e6,
             format!(
                 "{} in {}",
@@ -298,14 +297,14 @@ fn why(of: &Compared, best: &Compared) -> Vec<String> {
     let mut found: Vec<(f64, String)> = Vec::new();
     for (name, value, text) in figures(&of.runs, own) {
         let other = others.iter().find(|(n, ..)| *n == name);
-        if other.is_none() && name == RESIDENT {
+        if other.is_none() && !name.starts_with(CALLS) {
             continue;
         }
         let (theirs, shown) = other.map_or((0.0, "none".to_owned()), |(_, v, t)| (*v, t.clone()));
         // Of little, any ratio is chance.
         let is_much = match name.as_str() {
             n if n.starts_with("page faults") => value >= 200.0,
-            n if n.starts_with("time in") || n.starts_with("waits") => value >= 1.0,
+            n if n.starts_with(CALLS) || n.starts_with("waits") => value >= 1.0,
             _ => value > 0.0,
         };
         let ratio = value / theirs.max(value / 1e3).max(1e-9);
@@ -388,6 +387,7 @@ fn advice(all: &[Compared]) -> (String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made::judgement;
 
     #[test]
     fn a_ratio_is_of_pairs() {
@@ -401,6 +401,32 @@ mod tests {
         assert_eq!(Ratio::of([(1.0, 0.0)].into_iter()), None);
         let once = Ratio::of([(3.0, 1.0)].into_iter()).unwrap();
         assert!(once.interval.is_none() && !once.differs(0.1));
+    }
+
+    #[test]
+    fn what_is_not_known_of_the_best_explains_nothing() {
+        let of = |name: &str, wall: f64, lost: Option<f64>| {
+            let mut judgement = judgement();
+            judgement.memory.internal_fragmentation = lost;
+            Compared {
+                wall: Some(Ratio {
+                    ratio: wall,
+                    interval: None,
+                }),
+                judgement: Some(judgement),
+                ..Compared::new(name, None)
+            }
+        };
+        let slow = of("slow", 2.0, Some(0.5));
+        let known = why(&slow, &of("fast", 1.0, Some(0.0)));
+        let expected =
+            "usable memory for what was asked for: 2.00 times, with fast 1.00 times".to_owned();
+        assert_eq!(known, [expected]);
+        // Operations of one of them were not counted.
+        let none: [String; 0] = [];
+        assert_eq!(why(&slow, &of("fast", 1.0, None)), none);
+        let unknown = of("slow", 2.0, None);
+        assert_eq!(why(&unknown, &of("fast", 1.0, Some(0.0))), none);
     }
 
     #[test]

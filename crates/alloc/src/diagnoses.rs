@@ -199,7 +199,8 @@ fn slow_large(judgement: &Judgement) -> Found {
 fn waste(judgement: &Judgement) -> Found {
     let memory = &judgement.memory;
     let (usable, lost) = (memory.peak_usable_bytes?, memory.internal_fragmentation?);
-    let wasted = usable.0 - memory.peak_requested_bytes.0;
+    let requested = memory.peak_requested_bytes?;
+    let wasted = usable.0 - requested.0;
     if lost < WASTE || wasted < MUCH_MEMORY {
         return None;
     }
@@ -225,7 +226,7 @@ fn waste(judgement: &Judgement) -> Found {
             title: "its blocks are much larger than what the program asks for".into(),
             evidence: format!(
                 "At the peak the program had asked for {} and got blocks of {}: {} of that is lost.{worst}",
-                format::bytes(memory.peak_requested_bytes),
+                format::bytes(requested),
                 format::bytes(usable),
                 percent(lost),
             ),
@@ -400,6 +401,7 @@ fn random(judgement: &Judgement) -> Found {
 /// has needed it since.
 fn leak(judgement: &Judgement) -> Found {
     let blocks = &judgement.blocks;
+    let at_peak = blocks.at_peak?;
     let is_lost = |site: &&crate::BlockSite| {
         let (all, kept) = (site.allocated.bytes.0, site.never_freed.bytes.0);
         let idle = site.idle.map_or(0, |idle| idle.left_alone.0);
@@ -411,7 +413,7 @@ fn leak(judgement: &Judgement) -> Found {
     };
     let mut lost: Vec<&crate::BlockSite> = blocks.sites.iter().filter(is_lost).collect();
     let bytes: u64 = lost.iter().map(|s| s.never_freed.bytes.0).sum();
-    let peak = blocks.at_peak.bytes.0.max(1);
+    let peak = at_peak.bytes.0.max(1);
     let share = bytes as f64 / peak as f64;
     let error: u64 = lost
         .iter()
@@ -420,7 +422,7 @@ fn leak(judgement: &Judgement) -> Found {
     let error = error.isqrt();
     let of_peak = Share {
         share,
-        error: (error as f64 + share * blocks.at_peak.error_bytes.0 as f64) / peak as f64,
+        error: (error as f64 + share * at_peak.error_bytes.0 as f64) / peak as f64,
     };
     let in_all = Share {
         share: bytes as f64,

@@ -42,7 +42,7 @@ pub struct OperationFigures {
     pub requested_bytes: Bytes,
     /// Usable bytes of those blocks; null where the allocator does not say it.
     pub usable_bytes: Option<Bytes>,
-    /// Blocks that began where none had begun before; null where probes counted.
+    /// Blocks that began where none had begun before; null where probes counted, and where operations were not counted.
     pub fresh: Option<u64>,
     /// While several threads allocated.
     pub parallel: u64,
@@ -205,25 +205,25 @@ pub struct LockWaits {
 pub struct Moment {
     /// When, from the beginning of the recording.
     pub time_ns: Duration,
-    /// Bytes that the program asked for and had not freed.
-    pub requested_bytes: Bytes,
-    /// Bytes that it could use in those blocks; null where the allocator does not say it.
+    /// Bytes that the program asked for and had not freed; null where [`Memory::uncounted`] says why.
+    pub requested_bytes: Option<Bytes>,
+    /// Bytes that it could use in those blocks; null likewise, and where the allocator does not say it.
     pub usable_bytes: Option<Bytes>,
     /// Resident anonymous memory, without Varve's.
     pub resident_bytes: Option<Bytes>,
-    /// Resident memory of that which the allocator has mapped.
+    /// Resident memory of that which the allocator has mapped; null where that is not known, or nobody looked.
     pub heap_resident_bytes: Option<Bytes>,
 }
 
 /// Memory of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Memory {
-    /// The most that the program had asked for and not freed.
-    pub peak_requested_bytes: Bytes,
-    /// Usable bytes of the blocks at that moment; null where the allocator does not say it.
+    /// The most that the program had asked for and not freed; null where `uncounted` says why, as all that follows from what lives.
+    pub peak_requested_bytes: Option<Bytes>,
+    /// Usable bytes of the blocks at that moment; null likewise, and where the allocator does not say it.
     pub peak_usable_bytes: Option<Bytes>,
-    /// When that was, from the beginning of the recording.
-    pub peak_ns: Duration,
+    /// When that was, from the beginning of the recording; null likewise.
+    pub peak_ns: Option<Duration>,
     /// The most resident anonymous memory that a look found; null where none was. Between looks it may have been more.
     pub peak_resident_bytes: Option<Bytes>,
     /// The most resident memory of that which the allocator has mapped that a look found; null where that is not known, as all that follows from it.
@@ -231,11 +231,11 @@ pub struct Memory {
     pub peak_heap_resident_bytes: Option<Bytes>,
     /// How long before the end of the process, or of the recording, that look was; null likewise.
     pub peak_heap_resident_before_end_ns: Option<Duration>,
-    /// At the end of the recording, or of the process.
-    pub end_requested_bytes: Bytes,
-    /// Blocks then.
-    pub end_blocks: u64,
-    /// The share of usable bytes that nobody asked for, at the peak; null likewise.
+    /// At the end of the recording, or of the process; null where `uncounted` says why.
+    pub end_requested_bytes: Option<Bytes>,
+    /// Blocks then; null likewise.
+    pub end_blocks: Option<u64>,
+    /// The share of usable bytes that nobody asked for, at the peak; null where they are.
     pub internal_fragmentation: Option<f64>,
     /// Resident bytes of the allocator's at the most, for each byte asked for at the most.
     pub blowup: Option<f64>,
@@ -247,6 +247,8 @@ pub struct Memory {
     pub mostly_kept_ns: Option<Duration>,
     /// Blocks that were handed out where one lived, which nobody saw freed. Such a block counts as living until then.
     pub unseen_frees: u64,
+    /// Why it is not known what lives: operations were not counted; null where all were.
+    pub uncounted: Option<String>,
     /// Why it is not known what is resident of the allocator's memory; null where it is.
     pub unknown: Option<String>,
     /// Memory that counting took in the process.
@@ -355,8 +357,8 @@ pub struct ProcessFigures {
     pub allocator: String,
     /// Operations.
     pub count: u64,
-    /// The most that it had asked for and not freed.
-    pub peak_requested_bytes: Bytes,
+    /// The most that it had asked for and not freed; null where operations were not counted.
+    pub peak_requested_bytes: Option<Bytes>,
 }
 
 /// When the recording ended: of one whose recorder was killed, when it was written last.
@@ -447,6 +449,7 @@ pub(crate) fn figures(
     let given_back = given_back::given_back(tables, time.samples, |pid| {
         memory::why_unmapped(tables, pid, attached)
     });
+    let blocks = blocks::blocks(trace, tables, &sampled, memory.uncounted.is_none())?;
     let pages = match memory.unknown {
         Some(_) => None,
         None => pages::pages(trace, tables, &sampled, (largest, fills))?,
@@ -469,7 +472,7 @@ pub(crate) fn figures(
         sites: operations::sites(tables),
         lines: lines::lines(tables, analysis),
         choice: choice::choice(tables),
-        blocks: blocks::blocks(trace, tables, &sampled)?,
+        blocks,
         classes: operations::classes(tables),
         threads: operations::threads(tables),
         processes,

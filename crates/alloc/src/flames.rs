@@ -71,13 +71,21 @@ pub struct FlameStack {
     pub error: Option<u64>,
 }
 
-/// What is known of a flame graph. None where the trace does not say it: no block was sampled, or pages were not recorded.
+/// What is known of a flame graph. None where the trace does not say it: no block was sampled, pages were not recorded, or it is not known when most lived.
 #[must_use]
 pub fn flame_graph(judgement: &Judgement, measure: Measure) -> Option<FlameGraph> {
     let mut idle_for_ns = None;
     let stacks = match measure {
         Measure::Allocated => of_blocks(judgement, bytes, |of| of.allocated, |of| of.allocated)?,
-        Measure::Peak => of_blocks(judgement, bytes, |of| of.at_peak, |of| of.at_peak)?,
+        Measure::Peak => {
+            judgement.blocks.at_peak?;
+            of_blocks(
+                judgement,
+                bytes,
+                |of| of.at_peak.unwrap_or_default(),
+                |of| of.at_peak.unwrap_or_default(),
+            )?
+        }
         Measure::NeverFreed => {
             of_blocks(judgement, bytes, |of| of.never_freed, |of| of.never_freed)?
         }

@@ -39,7 +39,7 @@ pub(crate) fn judgement() -> Judgement {
             exe: String::new(),
             allocator: String::new(),
             count: 0,
-            peak_requested_bytes: Bytes(0),
+            peak_requested_bytes: Some(Bytes(0)),
         }],
     }
 }

@@ -3,7 +3,6 @@
 use serde::Serialize;
 use ts_rs::TS;
 use varve_analyse::format;
-use varve_model::Bytes;
 
 use crate::bounds::Side;
 use crate::diagnoses::given_back;
@@ -73,8 +72,11 @@ pub(crate) fn uncounted() -> Verdict {
 pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let time_share = judgement.time.share();
     let memory = &judgement.memory;
-    let memory_share = memory.peak_heap_resident_bytes.map(|resident| {
-        let more = resident.0.saturating_sub(memory.peak_requested_bytes.0);
+    let peaks = memory
+        .peak_heap_resident_bytes
+        .zip(memory.peak_requested_bytes);
+    let memory_share = peaks.map(|(resident, requested)| {
+        let more = resident.0.saturating_sub(requested.0);
         more as f64 / resident.0.max(1) as f64
     });
     let count: u64 = judgement.operations.values().map(|o| o.count).sum();
@@ -98,8 +100,8 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             None => format!(" It takes {share}{error} of the CPU time"),
         }
     });
-    let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
-        (Some(resident), false) => {
+    let holds = match (peaks, takes.is_empty()) {
+        (Some((resident, requested)), false) => {
             let (whose, program) = match judgement.processes.as_slice() {
                 // The memory is one process's, the time that of all.
                 [first, _, ..] => (
@@ -115,16 +117,19 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             format!(
                 ", and {} of {whose} were resident when most was seen, for {} that {program} asked for.",
                 format::bytes(resident),
-                format::bytes(Bytes(memory.peak_requested_bytes.0))
+                format::bytes(requested)
             )
         }
         _ if takes.is_empty() => String::new(),
         _ => ".".to_owned(),
     };
+    // What is wrong with its memory cannot be known then, and a longer run would not say it.
+    let uncounted = memory.uncounted.clone();
+    let unsure = judgement.undecided_of_allocator();
     let (first, unsure, perhaps) = (
         judgement.allocators_diagnosis(),
-        judgement.undecided_of_allocator(),
-        given_back::perhaps(judgement),
+        unsure.filter(|_| uncounted.is_none()),
+        uncounted.or_else(|| given_back::perhaps(judgement)),
     );
     let (answer, what) = match (first, unsure, perhaps) {
         (Some(first), ..) => (
@@ -191,10 +196,10 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use varve_model::Duration;
+    use varve_model::{Bytes, Duration};
 
     use super::*;
-    use crate::{GivenBack, OperationFigures, Times, UnknownTouches, made};
+    use crate::{Diagnosis, GivenBack, Memory, OperationFigures, Times, UnknownTouches, made};
 
     /// A program that allocates little: a hundredth of its time.
     fn judgement() -> Judgement {
@@ -241,6 +246,45 @@ mod tests {
             verdict.sentence
         );
         assert!(!verdict.sentence.contains("not your problem"));
+    }
+
+    #[test]
+    fn of_memory_that_is_not_known_nothing_is_said() {
+        let mut judgement = judgement();
+        let known = Memory {
+            peak_requested_bytes: Some(Bytes(8 << 20)),
+            peak_heap_resident_bytes: Some(Bytes(10 << 20)),
+            ..Memory::default()
+        };
+        judgement.memory = known;
+        let verdict = of(&judgement);
+        assert_eq!(verdict.answer, Answer::No);
+        assert!(verdict.sentence.contains("10 MiB of its memory"));
+        assert!(verdict.memory_share.is_some());
+        judgement.memory = Memory {
+            uncounted: Some("7 operations were not counted".into()),
+            ..Memory::default()
+        };
+        let unknown = "Whether the allocator (glibc) is a problem is not known: 7 operations were not counted. It takes 1 % (± 0.6 %) of the CPU time.";
+        let verdict = of(&judgement);
+        assert_eq!(verdict.answer, Answer::Unknown);
+        assert_eq!(verdict.sentence, unknown);
+        assert_eq!(verdict.memory_share, None);
+        // A longer run would not count them either.
+        let lock = Diagnosis {
+            id: "lock",
+            title: "its threads wait for each other".into(),
+            evidence: String::new(),
+            advice: String::new(),
+            share: 0.3,
+            share_of: "the CPU time",
+            by_program: false,
+        };
+        judgement.undecided = vec![lock.clone()];
+        assert_eq!(of(&judgement).sentence, unknown);
+        // What is certain stays.
+        judgement.diagnoses = vec![lock];
+        assert_eq!(of(&judgement).answer, Answer::Yes);
     }
 
     #[test]

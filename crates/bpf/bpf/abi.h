@@ -235,6 +235,7 @@ struct probed_process {
 	s64 peak_usable;
 	u64 peak_ns;
 	u64 uncounted;
+	u64 uncounted_before; /* those of the process that it was forked from, up to the fork */
 	u64 unknown_frees;
 	u64 unseen_frees; /* blocks that were handed out where one lived */
 	u64 operations;

@@ -211,6 +211,7 @@ int operation_process_fork(struct bpf_raw_tracepoint_args *ctx)
 	fresh.peak_requested = fresh.requested;
 	fresh.peak_usable = fresh.usable;
 	fresh.peak_ns = fresh.born;
+	fresh.uncounted_before += fresh.uncounted;
 	fresh.uncounted = 0;
 	fresh.unknown_frees = 0;
 	fresh.unseen_frees = 0;
@@ -292,8 +293,9 @@ static __always_inline void note_block(struct probed_process *p, u32 pid, u64 at
 		__sync_fetch_and_add(&p->unseen_frees, 1);
 		add_live(p, -before->requested, -before->usable, -1);
 	}
+	/* What lives is not known from here on */
 	if (bpf_map_update_elem(&probed_blocks, &key, &block, BPF_ANY)) {
-		drop(DROP_OPERATION, 1);
+		__sync_fetch_and_add(&p->uncounted, 1);
 		return;
 	}
 	add_live(p, requested, usable, 1);
@@ -442,7 +444,8 @@ static __always_inline void end_allocation(struct probed_process *p, struct prob
 		if (t->is_known) {
 			struct probed_block_key key = { .address = t->old, .image = p->image, .pid = pid };
 
-			bpf_map_update_elem(&probed_blocks, &key, &t->gone, BPF_ANY);
+			if (bpf_map_update_elem(&probed_blocks, &key, &t->gone, BPF_ANY))
+				__sync_fetch_and_add(&p->uncounted, 1);
 		}
 		count_operation(p, t, pid, tid, FAILED_CLASS, 0, 0, 0);
 		return;

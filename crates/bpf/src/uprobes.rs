@@ -208,6 +208,8 @@ pub struct ProbedProcess {
     pub peak: Time,
     /// Operations that were not counted
     pub uncounted: u64,
+    /// Those of the process that it was forked from, up to the fork
+    pub uncounted_before: u64,
     /// Frees of what nobody saw allocated
     pub unknown_frees: u64,
     /// Blocks that were handed out where one lived, which nobody saw freed
@@ -269,6 +271,7 @@ fn process(pid: Pid, of: &RawProcess) -> ProbedProcess {
         peak_usable: of.peak_usable,
         peak: Time(of.peak_ns),
         uncounted: of.uncounted,
+        uncounted_before: of.uncounted_before,
         unknown_frees: of.unknown_frees,
         unseen_frees: of.unseen_frees,
         operations: of.operations,

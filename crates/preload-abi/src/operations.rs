@@ -80,6 +80,8 @@ pub mod header {
     pub const UNSEEN_FREES: usize = 64;
     /// What a limit of the process's address space has done to counting: one of [`limit`](super::limit), or 0.
     pub const LIMIT: usize = 72;
+    /// [`UNCOUNTED`] of the process that this one was forked from, with those that this had from its own parent, up to the fork.
+    pub const UNCOUNTED_BEFORE: usize = 80;
     /// Pieces of the shadow of the heap: where each is and the first address that it says something of, up to [`SHADOWS`].
     pub const SHADOW: usize = 1024;
     /// Pieces of that.

@@ -34,8 +34,8 @@ pub struct BlockSite {
     pub samples: u64,
     /// All that it allocated.
     pub allocated: Estimate,
-    /// What of it lived when most did.
-    pub at_peak: Estimate,
+    /// What of it lived when most did; null where that is not known.
+    pub at_peak: Option<Estimate>,
     /// What of it was never freed.
     pub never_freed: Estimate,
     /// Half of what was freed lived no longer, by bytes; null where nothing was.
@@ -59,10 +59,11 @@ pub struct Blocks {
     pub samples: u64,
     /// All that was allocated.
     pub allocated: Estimate,
-    /// When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts.
-    pub peak_ns: Duration,
-    /// What of the sample lived then.
-    pub at_peak: Estimate,
+    /// When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts. Null where
+    /// `memory.uncounted` says why.
+    pub peak_ns: Option<Duration>,
+    /// What of the sample lived then; null likewise.
+    pub at_peak: Option<Estimate>,
     /// What was never freed: what lived when its process or the recording ended.
     pub never_freed: Estimate,
     /// By call stack, those that never freed most first, then those that allocated most; at most 200.
@@ -97,11 +98,12 @@ impl Sampled<'_> {
     }
 }
 
-/// Figures of all sampled blocks.
+/// Figures of all sampled blocks; `knows_peak`: whether the counts say when most lived.
 pub(super) fn blocks(
     trace: &Trace,
     tables: &Tables,
     sampled: &Sampled<'_>,
+    knows_peak: bool,
 ) -> Result<Blocks, TraceError> {
     let Sampled { mean, blocks, span } = sampled;
     if *mean == Bytes(0) {
@@ -112,8 +114,9 @@ pub(super) fn blocks(
         _ => Some(touches(trace, blocks)?),
     };
     // The most of an estimate would be too much: it is where chance adds to it.
-    let peak = super::memory::peak(tables).unwrap_or_else(|| peak(blocks, span));
-    let lives_at_peak = |b: &Block| span.lives(b, peak);
+    let counted = || super::memory::peak(tables).unwrap_or_else(|| peak(blocks, span));
+    let peak = knows_peak.then(counted);
+    let lives_at_peak = |b: &Block| peak.is_some_and(|peak| span.lives(b, peak));
     let mut groups: BTreeMap<Vec<String>, Vec<(usize, &Block)>> = BTreeMap::new();
     let mut stacks: HashMap<Option<SiteId>, Vec<String>> = HashMap::new();
     for (at, block) in blocks.iter().enumerate() {
@@ -147,7 +150,7 @@ pub(super) fn blocks(
             stack,
             samples: members.len() as u64,
             allocated: allocated.estimate(),
-            at_peak: sum(&lives_at_peak).estimate(),
+            at_peak: peak.map(|_| sum(&lives_at_peak).estimate()),
             never_freed: sum(&|b| b.freed.is_none()).estimate(),
             lifetime_p50_ns: lifetime(&members),
             short_lived: short.bytes / allocated.bytes.max(1.0),
@@ -172,8 +175,8 @@ pub(super) fn blocks(
         sample_bytes: *mean,
         samples: blocks.len() as u64,
         allocated: sum(&|_| true),
-        peak_ns: Duration(peak.0.saturating_sub(span.began.0)),
-        at_peak: sum(&lives_at_peak),
+        peak_ns: peak.map(|peak| Duration(peak.0.saturating_sub(span.began.0))),
+        at_peak: peak.map(|_| sum(&lives_at_peak)),
         never_freed: sum(&|b| b.freed.is_none()),
         sites,
     })

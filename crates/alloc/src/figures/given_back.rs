@@ -204,7 +204,7 @@ mod tests {
             heap_resident_bytes: None,
             kept_bytes: None,
             own_bytes: Bytes(0),
-            uncounted: 0,
+            uncounted: Some(0),
             unknown_frees: 0,
             unseen_frees: 0,
         }

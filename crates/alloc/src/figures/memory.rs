@@ -15,28 +15,52 @@ const MAX_MOMENTS: usize = 512;
 /// So little is kept by any allocator.
 const FEW_BYTES: u64 = 4 << 20;
 
-/// All processes, and the one with the most memory.
+/// All processes, and the one with the most memory. Where the peak of one is not known its resident memory stands for it, and where that is not known
+/// either it may have had more than any other.
 pub(super) fn processes(tables: &Tables) -> (Vec<ProcessFigures>, Option<Pid>) {
     let mut counts: HashMap<Pid, u64> = HashMap::new();
     for row in &tables.operations {
         *counts.entry(row.pid).or_default() += row.count;
     }
-    let mut found: HashMap<Pid, ProcessFigures> = HashMap::new();
+    let mut rows: HashMap<Pid, Vec<&HeapMemoryRow>> = HashMap::new();
     for row in &tables.memory {
-        let of = found.entry(row.pid).or_insert_with(|| ProcessFigures {
-            pid: row.pid,
-            exe: tables.processes.get(&row.pid).cloned().unwrap_or_default(),
-            allocator: String::new(),
-            count: counts.get(&row.pid).copied().unwrap_or(0),
-            peak_requested_bytes: Bytes(0),
-        });
-        allocator_name(&row.allocator).clone_into(&mut of.allocator);
-        of.peak_requested_bytes = of.peak_requested_bytes.max(row.peak_requested_bytes);
+        rows.entry(row.pid).or_default().push(row);
     }
-    let mut processes: Vec<ProcessFigures> = found.into_values().collect();
-    processes.sort_by_key(|p| (std::cmp::Reverse(p.peak_requested_bytes), p.pid));
+    let figures = rows.into_iter().map(|(pid, rows)| {
+        let peak = rows.iter().map(|row| row.peak_requested_bytes).max();
+        let peak = peak.filter(|_| uncounted(&rows).is_none());
+        let resident = rows.iter().filter_map(|row| row.resident_bytes).max();
+        let allocator = rows.last().map(|row| allocator_name(&row.allocator));
+        let of = ProcessFigures {
+            pid,
+            exe: tables.processes.get(&pid).cloned().unwrap_or_default(),
+            allocator: allocator.unwrap_or_default().to_owned(),
+            count: counts.get(&pid).copied().unwrap_or(0),
+            peak_requested_bytes: peak,
+        };
+        (peak.or(resident).unwrap_or(Bytes(u64::MAX)), of)
+    });
+    let mut processes: Vec<(Bytes, ProcessFigures)> = figures.collect();
+    processes.sort_by_key(|(most, of)| (std::cmp::Reverse(*most), of.pid));
+    let processes: Vec<ProcessFigures> = processes.into_iter().map(|(_, of)| of).collect();
     let largest = processes.first().map(|p| p.pid);
     (processes, largest)
+}
+
+/// Why it is not known what lives in a process, by its rows; none where it is.
+fn uncounted(rows: &[&HeapMemoryRow]) -> Option<String> {
+    if rows.last().is_some_and(|row| row.uncounted.is_none()) {
+        return Some("operations were not counted to the end".to_owned());
+    }
+    // Another program that the process goes on to begins anew.
+    let (mut all, mut before) = (0u64, 0);
+    for now in rows.iter().filter_map(|row| row.uncounted) {
+        all = all.saturating_add(now.checked_sub(before).unwrap_or(now));
+        before = now;
+    }
+    let were = if all == 1 { "was" } else { "were" };
+    let operations = varve_analyse::format::counted(all, "operation");
+    (all > 0).then(|| format!("{operations} {were} not counted"))
 }
 
 pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
@@ -106,6 +130,9 @@ fn mapped(tables: &Tables, rows: &[&HeapMemoryRow], attached: bool) -> Result<()
             "the program ran before, and what its allocator had mapped then nobody saw".to_owned(),
         );
     }
+    if let Some(why) = uncounted(rows) {
+        return Err(why);
+    }
     let lost = tables.lost_mappings;
     if lost > 0 {
         let lost = varve_analyse::format::counted(lost, "change");
@@ -173,6 +200,17 @@ fn looks(
     Ok(looked.iter().zip(ends).map(look).collect())
 }
 
+/// Memory where nobody looked: what called no operation has none.
+fn without_rows(is_none: bool) -> Memory {
+    Memory {
+        peak_requested_bytes: is_none.then_some(Bytes(0)),
+        peak_ns: is_none.then_some(Duration(0)),
+        end_requested_bytes: is_none.then_some(Bytes(0)),
+        end_blocks: is_none.then_some(0),
+        ..Memory::default()
+    }
+}
+
 pub(super) fn memory(
     tables: &Tables,
     (of, fills): (Option<Pid>, &Fills),
@@ -185,7 +223,7 @@ pub(super) fn memory(
         .filter(|row| Some(row.pid) == of)
         .collect();
     let Some(last) = rows.last() else {
-        return Memory::default();
+        return without_rows(tables.operations.is_empty());
     };
     let since = |time: Time| Duration(time.0.saturating_sub(start.0));
     let peak = rows
@@ -193,13 +231,15 @@ pub(super) fn memory(
         .max_by_key(|row| row.peak_requested_bytes)
         .unwrap_or(last);
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    let usable = peak
-        .peak_usable_bytes
-        .map(|usable| usable.max(peak.peak_requested_bytes));
+    let uncounted = uncounted(&rows);
+    let knows_live = uncounted.is_none();
+    let usable = peak.peak_usable_bytes.filter(|_| knows_live);
+    let usable = usable.map(|usable| usable.max(peak.peak_requested_bytes));
     let (looks, unknown) = match looks(tables, &rows, fills, attached) {
         Ok(looks) => (looks, None),
         Err(why) => (Vec::new(), Some(why)),
     };
+    let knows_heap = unknown.is_none();
     let highest = looks.iter().max_by_key(|look| look.resident);
     let resident = highest.map(|look| Bytes(look.resident));
     let lasted: u64 = looks.iter().map(|look| look.lasted).sum();
@@ -213,21 +253,21 @@ pub(super) fn memory(
     let step = rows.len().div_ceil(MAX_MOMENTS).max(1);
     let moment = |row: &&HeapMemoryRow| Moment {
         time_ns: since(row.time_ns),
-        requested_bytes: row.requested_bytes,
-        usable_bytes: row.usable_bytes,
+        requested_bytes: knows_live.then_some(row.requested_bytes),
+        usable_bytes: row.usable_bytes.filter(|_| knows_live),
         resident_bytes: row.resident_bytes,
-        heap_resident_bytes: row.heap_resident_bytes,
+        heap_resident_bytes: row.heap_resident_bytes.filter(|_| knows_heap),
     };
     Memory {
-        peak_requested_bytes: peak.peak_requested_bytes,
+        peak_requested_bytes: knows_live.then_some(peak.peak_requested_bytes),
         peak_usable_bytes: usable,
-        peak_ns: since(peak.peak_ns),
+        peak_ns: knows_live.then_some(since(peak.peak_ns)),
         peak_resident_bytes: rows.iter().filter_map(|row| row.resident_bytes).max(),
         peak_heap_resident_bytes: resident,
         peak_heap_resident_before_end_ns: highest
             .map(|look| Duration(last.time_ns.0.saturating_sub(look.time.0))),
-        end_requested_bytes: last.requested_bytes,
-        end_blocks: last.blocks,
+        end_requested_bytes: knows_live.then_some(last.requested_bytes),
+        end_blocks: knows_live.then_some(last.blocks),
         internal_fragmentation: usable
             .map(|usable| share(usable.0 - peak.peak_requested_bytes.0, usable.0)),
         blowup: resident.map(|most| share(most.0, peak.peak_requested_bytes.0)),
@@ -239,6 +279,7 @@ pub(super) fn memory(
         mostly_kept: (lasted > 0 && knows_kept).then(|| share(mostly, lasted)),
         mostly_kept_ns: (lasted > 0 && knows_kept).then_some(Duration(mostly)),
         unseen_frees: last.unseen_frees,
+        uncounted,
         unknown,
         own_bytes: rows
             .iter()
@@ -246,5 +287,145 @@ pub(super) fn memory(
             .max()
             .unwrap_or_default(),
         over_time: rows.iter().step_by(step).map(moment).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_trace::tables::OperationRow;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A process that had so much in use at its peak, of which all that the allocator had mapped was resident.
+    fn row(pid: u32, time: u64, peak: u64, uncounted: Option<u64>) -> HeapMemoryRow {
+        HeapMemoryRow {
+            time_ns: Time(time),
+            pid: Pid(pid),
+            allocator: "/lib/libc.so.6".into(),
+            requested_bytes: Bytes(peak / 2),
+            usable_bytes: Some(Bytes(peak / 2)),
+            blocks: 3,
+            peak_requested_bytes: Bytes(peak),
+            peak_usable_bytes: Some(Bytes(peak)),
+            peak_ns: Time(time),
+            resident_bytes: Some(Bytes(60 * MIB)),
+            mapped_bytes: Some(Bytes(64 * MIB)),
+            heap_resident_bytes: Some(Bytes(50 * MIB)),
+            kept_bytes: Some(Bytes(40 * MIB)),
+            own_bytes: Bytes(0),
+            uncounted,
+            unknown_frees: 0,
+            unseen_frees: 0,
+        }
+    }
+
+    fn tables(memory: Vec<HeapMemoryRow>) -> Tables {
+        Tables {
+            memory,
+            ..Tables::default()
+        }
+    }
+
+    fn of(tables: &Tables) -> Memory {
+        memory(tables, (Some(Pid(1)), &Fills::new()), Time(0), false)
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_lives_where_operations_were_not_counted() {
+        let rows = |uncounted| tables(vec![row(1, 1, 2000, Some(0)), row(1, 2, 2000, uncounted)]);
+        let known = of(&rows(Some(0)));
+        assert_eq!(known.peak_requested_bytes, Some(Bytes(2000)));
+        assert_eq!(known.end_blocks, Some(3));
+        assert!(known.blowup.is_some() && known.kept_bytes.is_some());
+        assert_eq!((&known.uncounted, &known.unknown), (&None, &None));
+        let lost = rows(Some(53_637));
+        let found = of(&lost);
+        let why = Some("53,637 operations were not counted".to_owned());
+        assert_eq!((&found.uncounted, &found.unknown), (&why, &why));
+        let expected = Memory {
+            peak_resident_bytes: Some(Bytes(60 * MIB)),
+            uncounted: why.clone(),
+            unknown: why.clone(),
+            over_time: found.over_time.clone(),
+            ..Memory::default()
+        };
+        assert_eq!(found, expected);
+        let is_unknown = |moment: &Moment| {
+            let live = (moment.requested_bytes, moment.usable_bytes);
+            live == (None, None) && moment.heap_resident_bytes.is_none()
+        };
+        assert!(found.over_time.len() == 2 && found.over_time.iter().all(is_unknown));
+        assert_eq!(why_unmapped(&lost, Pid(1), false), why);
+        assert!(!knows_mapped(&lost, Some(Pid(1)), false));
+    }
+
+    #[test]
+    fn why_it_is_not_known_is_said() {
+        let why = |rows: &[Option<u64>]| {
+            let rows = rows.iter().map(|uncounted| row(1, 1, 2000, *uncounted));
+            of(&tables(rows.collect())).uncounted
+        };
+        let said = |text: &str| Some(text.to_owned());
+        let one = said("1 operation was not counted");
+        assert_eq!(why(&[Some(0), Some(1), Some(1)]), one);
+        // The process went on to another program.
+        let two = said("7 operations were not counted");
+        assert_eq!(why(&[Some(4), Some(5), Some(0), Some(2)]), two);
+        let ended = said("operations were not counted to the end");
+        assert_eq!(why(&[Some(0), None]), ended);
+        assert_eq!(why(&[Some(3), None]), ended);
+        assert_eq!(why(&[None, Some(0)]), None);
+    }
+
+    #[test]
+    fn one_whose_peak_is_not_known_may_have_had_the_most() {
+        let of = |uncounted, resident: Option<u64>| {
+            let seen = HeapMemoryRow {
+                resident_bytes: resident.map(Bytes),
+                ..row(2, 1, 2000, uncounted)
+            };
+            let (all, largest) = processes(&tables(vec![row(1, 1, 20 * MIB, Some(0)), seen]));
+            let peaks: Vec<_> = all.iter().map(|of| of.peak_requested_bytes).collect();
+            (peaks, largest)
+        };
+        let (counted, few) = (Some(Bytes(20 * MIB)), Some(Bytes(2000)));
+        let first = Some(Pid(1));
+        assert_eq!(of(Some(0), Some(60 * MIB)), (vec![counted, few], first));
+        assert_eq!(of(Some(9), Some(MIB)), (vec![counted, None], first));
+        let second = (vec![None, counted], Some(Pid(2)));
+        assert_eq!(of(Some(9), Some(60 * MIB)), second);
+        assert_eq!(of(None, None), second);
+    }
+
+    #[test]
+    fn what_called_no_operation_has_no_memory() {
+        let nothing = of(&Tables::default());
+        assert_eq!(nothing.peak_requested_bytes, Some(Bytes(0)));
+        assert_eq!(nothing.end_blocks, Some(0));
+        let malloc = OperationRow {
+            time_ns: Time(1),
+            pid: Pid(1),
+            tid: varve_model::Tid(1),
+            operation: "malloc".into(),
+            class_bytes: Some(Bytes(64)),
+            site: None,
+            count: 1,
+            reallocated: 0,
+            requested_bytes: Bytes(60),
+            usable_bytes: Some(Bytes(64)),
+            fresh: Some(1),
+            parallel: 0,
+            timed: 0,
+            timed_ns: Duration(0),
+            timed_norm_ns: Some(Duration(0)),
+        };
+        let unseen = of(&Tables {
+            operations: vec![malloc],
+            ..Tables::default()
+        });
+        let figures = (unseen.peak_requested_bytes, unseen.end_blocks);
+        assert_eq!(figures, (None, None));
     }
 }

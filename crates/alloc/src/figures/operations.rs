@@ -52,6 +52,9 @@ pub(super) fn by_name(
     times: &BTreeMap<String, TimeFigures>,
 ) -> BTreeMap<String, OperationFigures> {
     let mut found: BTreeMap<String, OperationFigures> = BTreeMap::new();
+    // Of a block that could not be noted it is not known whether it was fresh.
+    let mut uncounted = tables.memory.iter().filter_map(|row| row.uncounted);
+    let knows_fresh = uncounted.all(|count| count == 0);
     for row in tables.operations.iter().filter(|row| row.count > 0) {
         let name = row.operation.to_string();
         let of = found.entry(name).or_default();
@@ -59,7 +62,7 @@ pub(super) fn by_name(
         of.count += row.count;
         of.requested_bytes.0 += row.requested_bytes.0;
         of.usable_bytes = with_bytes(of.usable_bytes, row.usable_bytes, is_first);
-        of.fresh = with(of.fresh, row.fresh, is_first);
+        of.fresh = with(of.fresh, row.fresh.filter(|_| knows_fresh), is_first);
         of.parallel += row.parallel;
         of.timed += row.timed;
         if row.class_bytes.is_none() {

@@ -19,7 +19,7 @@ fn block_site(stack: &[&str], bytes: u64, idle: Option<Idle>) -> BlockSite {
         stack: stack.iter().map(|s| (*s).to_owned()).collect(),
         samples: 10,
         allocated: estimate(bytes, 30, 8),
-        at_peak: estimate(bytes / 2, 20, 4),
+        at_peak: Some(estimate(bytes / 2, 20, 4)),
         never_freed: estimate(0, 0, 0),
         lifetime_p50_ns: None,
         short_lived: 0.0,
@@ -74,8 +74,8 @@ pub(crate) fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             sample_bytes: Bytes(1),
             samples: 21,
             allocated: estimate(1000, 50, 20),
-            peak_ns: Duration(0),
-            at_peak: estimate(450, 30, 10),
+            peak_ns: Some(Duration(0)),
+            at_peak: Some(estimate(450, 30, 10)),
             never_freed: estimate(0, 0, 0),
             sites: vec![
                 block_site(&["inner", "outer"], 600, first),
@@ -172,6 +172,10 @@ fn idle_is_what_was_not_touched_for_longest() {
 fn what_was_not_recorded_has_no_graph() {
     let mut of = judgement(5, [None; 2]);
     assert_eq!(flame_graph(&of, Measure::Idle), None);
+    // When most lived is not known where operations were not counted; what was never freed is.
+    of.blocks.at_peak = None;
+    assert_eq!(flame_graph(&of, Measure::Peak), None);
+    assert!(flame_graph(&of, Measure::NeverFreed).is_some());
     of.blocks = Blocks::default();
     assert_eq!(flame_graph(&of, Measure::Peak), None);
     assert!(flame_graph(&of, Measure::Time).is_some());

@@ -78,6 +78,8 @@ pub struct Totals {
     pub peak_ns: u64,
     /// Operations that were not counted.
     pub uncounted: u64,
+    /// Those of the process that it was forked from, up to the fork.
+    pub uncounted_before: u64,
     /// Frees of what nobody saw allocated.
     pub unknown_frees: u64,
     /// Blocks that were handed out where one lived, which nobody saw freed. That one is no part of the sums any more.
@@ -176,6 +178,7 @@ impl OperationsReader {
             peak_usable: self.signed(header::PEAK_USABLE),
             peak_ns: self.read(header::PEAK_NS),
             uncounted: self.read(header::UNCOUNTED),
+            uncounted_before: self.read(header::UNCOUNTED_BEFORE),
             unknown_frees: self.read(header::UNKNOWN_FREES),
             unseen_frees: self.read(header::UNSEEN_FREES),
         }

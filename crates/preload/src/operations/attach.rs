@@ -23,6 +23,8 @@ static LATEST: AtomicUsize = AtomicUsize::new(0);
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// What is alive, as the header says it, in memory of the process's own: a forked child begins with its parent's as of the fork.
 pub(super) static LIVE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Operations that were not counted, likewise: what a child has from its parent is not known either then.
+static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 /// Pieces of the shadow: every new process has them from its parent.
 static SHADOWS: [[AtomicU64; 2]; header::SHADOWS] =
     [const { [const { AtomicU64::new(0) }; 2] }; header::SHADOWS];
@@ -181,6 +183,7 @@ fn inherit(shared: Shared) {
     set(header::LIVE_BLOCKS, &LIVE[2]);
     set(header::PEAK_REQUESTED, &LIVE[0]);
     set(header::PEAK_USABLE, &LIVE[1]);
+    set(header::UNCOUNTED_BEFORE, &UNCOUNTED);
     drop_parents_tables();
 }
 
@@ -293,6 +296,7 @@ pub(super) fn count_uncounted() {
     if let Some(shared) = shared() {
         let word = shared.word(header::UNCOUNTED);
         word.fetch_add(1, Ordering::Relaxed);
+        UNCOUNTED.fetch_add(1, Ordering::Relaxed);
     }
 }
 

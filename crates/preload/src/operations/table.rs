@@ -12,6 +12,7 @@ use varve_preload_abi::operations::{
     squares_at, table_bytes, ticks,
 };
 
+use super::attach;
 use crate::sys;
 
 /// Blocks and tables begin at multiples of this: the low bits of a table's place are its size.
@@ -322,11 +323,6 @@ impl Block {
         }
     }
 
-    fn uncounted(self) {
-        let word = self.shared.word(header::UNCOUNTED);
-        word.fetch_add(1, Ordering::Relaxed);
-    }
-
     #[cold]
     fn insert(self, key: u64) -> Option<usize> {
         let rows = self.get(block::ROWS) as usize;
@@ -337,7 +333,7 @@ impl Block {
                 Some(larger) => table = larger,
                 // The search must come to an end.
                 None if rows + 2 > room => {
-                    self.uncounted();
+                    attach::count_uncounted();
                     return None;
                 }
                 None => {}
@@ -435,7 +431,7 @@ impl Block {
         let before = word(header::LIVE_REQUESTED).fetch_add(requested, Ordering::Relaxed);
         let usable_before = word(header::LIVE_USABLE).fetch_add(usable, Ordering::Relaxed);
         word(header::LIVE_BLOCKS).fetch_add(blocks, Ordering::Relaxed);
-        for (own, more) in super::attach::LIVE.iter().zip([requested, usable, blocks]) {
+        for (own, more) in attach::LIVE.iter().zip([requested, usable, blocks]) {
             own.fetch_add(more, Ordering::Relaxed);
         }
         let reached = before.cast_signed() + most;

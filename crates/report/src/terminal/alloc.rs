@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Judged, Judgement, Memory, Moment, Share, Times};
+use varve_alloc::{Answer, Judged, Judgement, Memory, Moment, ProcessFigures, Share, Times};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -244,33 +244,22 @@ fn time(page: &mut Page, of: &Judgement) {
 }
 
 fn memory(page: &mut Page, of: &Judgement) {
+    let is_known = |of: &ProcessFigures| of.peak_requested_bytes.is_some();
     match of.processes.as_slice() {
         [first, _, ..] => page.heading(&format!(
-            "Memory of process {} ({}), which of {} had the highest peak",
+            "Memory of process {} ({}), which of {} {} the highest peak",
             first.pid.0,
             first.exe.rsplit('/').next().unwrap_or(&first.exe),
-            of.processes.len()
+            of.processes.len(),
+            match of.processes.iter().all(is_known) {
+                true => "had",
+                false => "may have had",
+            }
         )),
         _ => page.heading("Memory"),
     }
     let m = &of.memory;
-    page.labelled(
-        "peak",
-        Tone::Plain,
-        &format!(
-            "{} asked for{}, after {}",
-            format::bytes(m.peak_requested_bytes),
-            match (m.peak_usable_bytes, m.internal_fragmentation) {
-                (Some(usable), Some(lost)) => format!(
-                    ", in blocks of {} ({} lost within blocks)",
-                    format::bytes(usable),
-                    percent(lost)
-                ),
-                _ => " (how large its blocks are the allocator does not say)".to_owned(),
-            },
-            format::duration(m.peak_ns)
-        ),
-    );
+    page.labelled("peak", Tone::Plain, &peak(m));
     page.labelled("resident", Tone::Plain, &resident(m));
     if let Some(all) = m.peak_resident_bytes {
         let all = format::bytes(all);
@@ -279,15 +268,7 @@ fn memory(page: &mut Page, of: &Judgement) {
         );
         page.labelled("", Tone::Faint, &text);
     }
-    page.labelled(
-        "at the end",
-        Tone::Plain,
-        &format!(
-            "{} in {}",
-            format::bytes(m.end_requested_bytes),
-            format::counted(m.end_blocks, "block")
-        ),
-    );
+    page.labelled("at the end", Tone::Plain, &at_the_end(m));
     match of.trace.probe_ns {
         Some(_) => page.labelled("counting", Tone::Faint, "took no memory in the process"),
         None => page.labelled(
@@ -297,15 +278,57 @@ fn memory(page: &mut Page, of: &Judgement) {
         ),
     }
     if m.over_time.len() > 2 {
-        line(page, "asked for", &m.over_time, |moment| {
-            Some(moment.requested_bytes)
-        });
+        if m.over_time.iter().any(|o| o.requested_bytes.is_some()) {
+            line(page, "asked for", &m.over_time, |moment| {
+                moment.requested_bytes
+            });
+        }
         if m.over_time.iter().any(|o| o.heap_resident_bytes.is_some()) {
             line(page, "resident", &m.over_time, |moment| {
                 moment.heap_resident_bytes
             });
         }
     }
+}
+
+/// What is said in place of a figure of what lives.
+fn not_known(of: &Memory) -> String {
+    match &of.uncounted {
+        Some(why) => format!("not known: {why}"),
+        None => "not known".to_owned(),
+    }
+}
+
+/// What the program had asked for at the most.
+fn peak(of: &Memory) -> String {
+    let (Some(requested), Some(when)) = (of.peak_requested_bytes, of.peak_ns) else {
+        return not_known(of);
+    };
+    format!(
+        "{} asked for{}, after {}",
+        format::bytes(requested),
+        match (of.peak_usable_bytes, of.internal_fragmentation) {
+            (Some(usable), Some(lost)) => format!(
+                ", in blocks of {} ({} lost within blocks)",
+                format::bytes(usable),
+                percent(lost)
+            ),
+            _ => " (how large its blocks are the allocator does not say)".to_owned(),
+        },
+        format::duration(when)
+    )
+}
+
+/// What it had not freed.
+fn at_the_end(of: &Memory) -> String {
+    let (Some(requested), Some(blocks)) = (of.end_requested_bytes, of.end_blocks) else {
+        return not_known(of);
+    };
+    format!(
+        "{} in {}",
+        format::bytes(requested),
+        format::counted(blocks, "block")
+    )
 }
 
 /// What was resident of the allocator's memory.
@@ -339,7 +362,7 @@ fn line(
 ) {
     let most = moments
         .iter()
-        .flat_map(|m| [Some(m.requested_bytes), m.heap_resident_bytes])
+        .flat_map(|m| [m.requested_bytes, m.heap_resident_bytes])
         .flatten()
         .max()
         .unwrap_or_default();

@@ -108,15 +108,12 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
         );
     }
     page.labelled("allocated", Tone::Plain, &estimate(&blocks.allocated));
-    page.labelled(
-        "at the peak",
-        Tone::Plain,
-        &format!(
-            "{}, after {}",
-            estimate(&blocks.at_peak),
-            format::duration(blocks.peak_ns)
-        ),
+    let at_peak = blocks.at_peak.zip(blocks.peak_ns);
+    let at_peak = at_peak.map_or_else(
+        || "not known".to_owned(),
+        |(at_peak, when)| format!("{}, after {}", estimate(&at_peak), format::duration(when)),
     );
+    page.labelled("at the peak", Tone::Plain, &at_peak);
     page.labelled("never freed", Tone::Plain, &estimate(&blocks.never_freed));
     if blocks.samples < FEW_SAMPLES {
         return;
@@ -142,7 +139,8 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
         let mut row = vec![
             place,
             format::bytes(site.allocated.bytes),
-            format::bytes(site.at_peak.bytes),
+            site.at_peak
+                .map_or_else(|| ABSENT.to_owned(), |of| format::bytes(of.bytes)),
             estimate(&site.never_freed),
             site.lifetime_p50_ns
                 .map_or_else(|| ABSENT.to_owned(), format::duration),

@@ -121,8 +121,8 @@ table! {
         kept_bytes: Option<Bytes>,
         /// Memory that counting takes in the process.
         own_bytes: Bytes,
-        /// Operations up to then that were not counted.
-        uncounted: u64,
+        /// Operations up to then that were not counted, with those of the process that it was forked from up to the fork: what lives, and the most, are not known from the first one on. Null where the process has ended the counting, for a limit of its memory or as it locked that.
+        uncounted: Option<u64>,
         /// Frees up to then of blocks that nobody saw allocated.
         unknown_frees: u64,
         /// Blocks up to then that were handed out where one lived: nobody saw that one freed. It is no part of the other figures from then on.

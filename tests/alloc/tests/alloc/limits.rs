@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Recorded, compiled, record, varve, workload};
+use serde_json::Value;
+
+use crate::support::{Recorded, compiled, folded, record, record_until, varve, workload};
 
 /// A program that sets a limit itself, or is given one, and needs nearly all that it leaves; with a second thread that has allocated and waits.
 const PROGRAM: &str = r#"
@@ -87,6 +89,51 @@ fn limited_processes(of: &Recorded) -> u64 {
     number
 }
 
+/// Figures of what lives, and of what follows from that.
+const LIVE: [&str; 11] = [
+    "peak_requested_bytes",
+    "peak_usable_bytes",
+    "peak_ns",
+    "end_requested_bytes",
+    "end_blocks",
+    "internal_fragmentation",
+    "peak_heap_resident_bytes",
+    "blowup",
+    "kept_bytes",
+    "mostly_kept",
+    "mostly_kept_ns",
+];
+
+/// Nothing is said of what lived, and why.
+fn assert_unknown(of: &Value, why: &str) {
+    let memory = &of["memory"];
+    for figure in LIVE {
+        assert!(memory[figure].is_null(), "{figure}: {memory}");
+    }
+    assert_eq!(memory["uncounted"], why, "{memory}");
+    assert_eq!(memory["unknown"], why, "{memory}");
+    assert!(of["pages"].is_null(), "{}", of["pages"]);
+    assert!(of["blocks"]["at_peak"].is_null() && of["blocks"]["peak_ns"].is_null());
+    assert_eq!(of["processes"][0]["peak_requested_bytes"], Value::Null);
+    let diagnoses = of["diagnoses"].as_array().unwrap();
+    let of_memory = ["size_class_waste", "blowup", "idle_cache", "sparse_pages"];
+    for diagnosis in diagnoses {
+        let id = diagnosis["id"].as_str().unwrap();
+        assert!(!of_memory.contains(&id), "{diagnosis}");
+    }
+    let verdict = &of["verdict"];
+    assert!(verdict["memory_share"].is_null(), "{verdict}");
+    let sentence = verdict["sentence"].as_str().unwrap();
+    // A disease that times show is one all the same.
+    match verdict["answer"].as_str() {
+        Some("unknown") => assert!(sentence.contains(why), "{sentence}"),
+        answer => assert_eq!(answer, Some("yes"), "{sentence}"),
+    }
+}
+
+/// Why it is not known where the program got back what counting had.
+const TO_THE_END: &str = "operations were not counted to the end";
+
 /// Records it, and compares what it says and how it ends with the run alone.
 fn as_alone(command: &[&str]) -> Recorded {
     let alone = Command::new(command[0])
@@ -157,9 +204,10 @@ fn a_limit_that_the_program_sets_itself() {
     for (limit, wanted, threads) in [("160", "96", "0"), ("400", "96", "1")] {
         let recorded = as_alone(&[program.to_str().unwrap(), limit, wanted, threads]);
         assert_eq!(limited_processes(&recorded), 1, "{threads}");
-        // What was counted before stays.
+        // What was counted before stays, and is not all.
         let mallocs = recorded.count("malloc");
         assert!((10_000..20_000).contains(&mallocs), "{mallocs}");
+        assert_unknown(&recorded.judgement, TO_THE_END);
     }
 }
 
@@ -193,6 +241,7 @@ fn a_limit_of_data_that_the_program_sets_itself() {
         assert_eq!(limited_processes(&recorded), 1, "{threads}");
         let mallocs = recorded.count("malloc");
         assert!((10_000..20_000).contains(&mallocs), "{mallocs}");
+        assert_unknown(&recorded.judgement, TO_THE_END);
     }
 }
 
@@ -220,4 +269,123 @@ fn limits_of_data_that_are_there_at_the_beginning() {
         let mallocs = recorded.count("malloc");
         assert_eq!(mallocs >= 10_000, is_counted, "{mebibytes}: {mallocs}");
     }
+}
+
+/// Allocates blocks of 1 MiB, each a mapping of its own and a GiB away from the one before, and waits for the end of its input; or has a child that
+/// allocates some more wait for that.
+const SCATTERED: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char *volatile kept[64];
+static int count;
+
+static void keep(int blocks) {
+    for (int i = 0; i < blocks; i++) {
+        kept[count] = memset(malloc(1 << 20), 1, 1 << 20);
+        count++;
+    }
+}
+
+static void reserve(size_t bytes) {
+    if (mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED) abort();
+}
+
+static int wait_for_end(void) {
+    char byte;
+    while (read(0, &byte, 1) > 0) continue;
+    return 0;
+}
+
+int main(int number, char **words) {
+    int blocks = atoi(words[1]);
+    for (int i = 0; i < 1000; i++) {
+        char *volatile block = malloc(i + 1);
+        free(block);
+    }
+    /* What lies free between libraries. */
+    for (int i = 0; i < 64; i++) reserve((1 << 20) + 4096);
+    for (int i = 0; i < blocks; i++) {
+        keep(1);
+        reserve(1ul << 30);
+    }
+    if (number == 2) return wait_for_end();
+    if (!fork()) {
+        keep(8);
+        return wait_for_end();
+    }
+    wait(NULL);
+    return 0;
+}
+"#;
+
+/// Records it below a limit of its data of 2,400 MiB, until this much is resident. The limit leaves room to note what lies in a few spans of 1 GiB.
+fn scattered(words: &str, mebibytes: u64) -> Recorded {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-w", "-fno-builtin"];
+    let program = compiled(folder.path(), "scattered", SCATTERED, &options);
+    let limit = 2400 << 10;
+    let script = format!("ulimit -d {limit}; exec {} {words}", program.display());
+    let recorded = record_until(&[], &["sh", "-c", &script], "it is resident", |found| {
+        let resident = found["memory"]["peak_resident_bytes"].as_u64();
+        resident >= Some(mebibytes << 20)
+    });
+    assert_eq!(recorded.output.status.code(), Some(0));
+    recorded
+}
+
+/// Why it is not known what lives; most of the 20 blocks were not noted, and perhaps some of the child's.
+fn not_noted(of: &Recorded) -> String {
+    let memory = &of.judgement["memory"];
+    let why = memory["uncounted"].as_str().expect("blocks were not noted");
+    let (number, rest) = why.split_once(' ').unwrap();
+    assert_eq!(rest, "operations were not counted");
+    let number: u64 = number.parse().unwrap();
+    assert!((10..=28).contains(&number), "{number}");
+    assert!(of.judgement["trace"]["lost"].as_u64() >= Some(number));
+    why.to_owned()
+}
+
+/// Of blocks that cannot be noted it is not known what lives: the few others are no measure of what is resident.
+#[test]
+fn blocks_that_cannot_be_noted_are_not_left_out() {
+    let recorded = scattered("20", 19);
+    let found = &recorded.judgement;
+    let why = not_noted(&recorded);
+    assert_unknown(found, &why);
+    assert!(recorded.count("malloc") >= 1020);
+    assert!(found["operations"]["malloc"]["fresh"].is_null());
+    let report = Command::new(varve())
+        .args(["alloc", "report"])
+        .arg(recorded.folder.path().join("t.varve"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(text.contains(&format!("not known: {why}")), "{text}");
+    // A block of 1 MiB is sampled six times in seven.
+    let (rows, errors) = folded(&recorded, "peak");
+    assert!(rows.is_empty() && errors.contains(&why), "{errors}");
+    let (rows, _) = folded(&recorded, "never-freed");
+    assert!(!rows.is_empty());
+    // The negative control: there is room for one.
+    let recorded = scattered("1", 0);
+    assert!(recorded.judgement["memory"]["uncounted"].is_null());
+    assert!((1 << 20..2 << 20).contains(&recorded.memory("peak_requested_bytes")));
+}
+
+/// A child has the blocks of its parent, of which some were not noted: what it counts is no more than a part of what lives.
+#[test]
+fn what_a_parent_has_not_noted_its_child_does_not_know() {
+    let recorded = scattered("20 fork", 26);
+    let found = &recorded.judgement;
+    assert_unknown(found, &not_noted(&recorded));
+    let processes = found["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 2, "{processes:?}");
+    let unknown = processes
+        .iter()
+        .filter(|process| process["peak_requested_bytes"].is_null());
+    assert_eq!(unknown.count(), 2, "{processes:?}");
 }

@@ -380,6 +380,7 @@ impl Tables {
             peak_usable,
             peak_ns,
             uncounted,
+            uncounted_before,
             unknown_frees,
             unseen_frees,
         } = self.reader.totals();
@@ -400,6 +401,7 @@ impl Tables {
             blocks += block.pending[2];
         }
         let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
+        let counts = !self.is_limited() && !self.is_locked();
         let allocator = self.allocator().clone();
         let row = HeapMemoryRow {
             time_ns: now,
@@ -416,7 +418,7 @@ impl Tables {
             heap_resident_bytes: look.heap.map(|(resident, _)| Bytes(resident)),
             kept_bytes: look.heap.map(|(_, kept)| Bytes(kept)),
             own_bytes: Bytes(self.library_bytes + self.reader.taken_bytes()),
-            uncounted,
+            uncounted: counts.then_some(uncounted.saturating_add(uncounted_before)),
             unknown_frees,
             unseen_frees,
         };

@@ -356,7 +356,7 @@ fn heap_memory() -> Vec<HeapMemoryRow> {
         heap_resident_bytes: resident_bytes,
         kept_bytes: resident_bytes.map(|_| Bytes(4096)),
         own_bytes: Bytes(8 << 20),
-        uncounted: 0,
+        uncounted: resident_bytes.map(|_| 3),
         unknown_frees: 1,
         unseen_frees: 2,
     };

@@ -70,10 +70,15 @@ fn folded(judged: &Judged, measure: Measure) -> Result<String, Failure> {
         ));
     };
     let Some(graph) = flame_graph(judgement, measure) else {
-        return Err(match measure {
-            Measure::Idle if judgement.blocks.samples > 0 => Failure::new(
+        let has_blocks = judgement.blocks.samples > 0;
+        return Err(match (measure, &judgement.memory.uncounted) {
+            (Measure::Idle, _) if has_blocks => Failure::new(
                 "nobody knows what is idle: pages were not recorded",
                 Some("record them: `varve alloc record` without `--pages off`"),
+            ),
+            (Measure::Peak, Some(why)) if has_blocks => Failure::new(
+                format!("it is not known when most lived: {why}"),
+                Some("`--folded never-freed` has what lived at the end"),
             ),
             _ => Failure::new(
                 "no blocks were sampled, so that there are no call stacks",

@@ -276,7 +276,7 @@ impl Reader {
             heap_resident_bytes: scanned.map(|(resident, _)| Bytes(resident)),
             kept_bytes: kept,
             own_bytes: Bytes(0),
-            uncounted: process.uncounted,
+            uncounted: Some(process.uncounted.saturating_add(process.uncounted_before)),
             unknown_frees: process.unknown_frees,
             unseen_frees: process.unseen_frees,
         };
