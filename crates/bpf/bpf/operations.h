@@ -130,6 +130,9 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 
 #define FAULT_PRESENT 1
 
+/* Whether the clock of a CPU has run: nothing else asks for last page faults */
+static volatile u32 clock_runs;
+
 /* The last page fault on each CPU, where it is a first touch by the program's own code, outside of operations */
 struct first_touch {
 	u64 address;
@@ -166,18 +169,18 @@ static __always_inline void report_first_touch(u64 address, u32 how)
 static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, u32 by_program)
 {
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid(), zero = 0;
-	struct first_touch *touch;
+	struct first_touch *touch = NULL;
 	struct probed_thread *t;
 	struct pt_regs r;
 	u64 word;
 
 	if (!counts_operations(pid) || ctx->args[0] >> 56)
 		return 0;
-	touch = bpf_map_lookup_elem(&operation_touch, &zero);
-	if (!touch)
-		return 0;
+	if (clock_runs)
+		touch = bpf_map_lookup_elem(&operation_touch, &zero);
 	/* The work of this program is no part of a touch */
-	touch->tid = 0;
+	if (touch)
+		touch->tid = 0;
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
 	t = probe_every ? bpf_map_lookup_elem(&probed_threads, &tid) : NULL;
@@ -189,11 +192,13 @@ static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, 
 	if (word || ctx->args[2] & FAULT_PRESENT)
 		return 0;
 	report_first_touch(ctx->args[0], 0);
+	if (!by_program || !touch)
+		return 0;
 	touch->address = ctx->args[0];
 	touch->ip = r.ip;
 	/* The clock may come in between */
 	barrier();
-	touch->tid = by_program ? tid : 0;
+	touch->tid = tid;
 	return 0;
 }
 
@@ -262,6 +267,8 @@ int operation_clock(struct bpf_perf_event_data *ctx)
 	struct pt_regs r;
 	u64 word;
 
+	if (!clock_runs)
+		clock_runs = 1;
 	if (!counts_operations(pid))
 		return 0;
 	if (ctx->regs.cs & 3) {
