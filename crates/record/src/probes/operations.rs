@@ -344,6 +344,8 @@ impl Probe for Operations {
     fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
         self.take_arrivals(state);
         let now = monotonic_now();
+        // Rows of what ends are no later than that.
+        let ended = now.min(time);
         let (gone, kept) = std::mem::take(&mut self.tables)
             .into_iter()
             .partition(|t| t.pid == pid && t.image < time);
@@ -353,7 +355,7 @@ impl Probe for Operations {
             tables.read(now, &self.scale, state, &mut self.rows);
             let charges = self.charges.as_ref();
             let heap = charges.map(|_| self.mapped.heap(pid));
-            tables.last(now.min(time), heap.as_ref(), &mut self.rows);
+            tables.last(ended, heap.as_ref(), &mut self.rows);
             self.uncounted += tables.uncounted();
             if tables.is_limited() {
                 self.limited.insert(pid);
@@ -362,10 +364,10 @@ impl Probe for Operations {
                 self.locked.insert(pid);
             }
             if let Some(charges) = &mut self.charges {
-                charges.read(now, Some(pid), state, &mut self.rows.charges);
+                charges.read(ended, Some(pid), state, &mut self.rows.charges);
                 charges.forget(pid);
             }
-            self.mapped.read(now, Some(pid), &mut self.rows.charges);
+            self.mapped.read(ended, Some(pid), &mut self.rows.charges);
         }
     }
 

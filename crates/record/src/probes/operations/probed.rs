@@ -426,16 +426,18 @@ impl Probe for Probed {
 
     fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
         let now = monotonic_now();
+        // Rows of what ends are no later than that.
+        let ended = now.min(time);
         self.reader.read(now, &self.probes, state, &mut self.rows);
         let heap = self.charges.as_ref().map(|_| self.mapped.heap(pid));
         let rows = &mut self.rows.memory;
         self.reader
             .ends(pid, time, &self.probes, heap.as_ref(), rows);
         if let Some(charges) = &mut self.charges {
-            charges.read(now, Some(pid), state, &mut self.rows.charges);
+            charges.read(ended, Some(pid), state, &mut self.rows.charges);
             charges.forget(pid);
         }
-        self.mapped.read(now, Some(pid), &mut self.rows.charges);
+        self.mapped.read(ended, Some(pid), &mut self.rows.charges);
     }
 
     fn image_ended(&mut self, pid: Pid, _: Time) {
