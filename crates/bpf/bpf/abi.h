@@ -36,6 +36,8 @@ struct settings {
 	u32 sample_stack; /* bytes of user stack to copy with each sample */
 	u64 root;        /* the recorder's root folder: its dentry */
 	u64 root_mount;
+	u32 counter_batch; /* pages of a counter that a CPU may hold back */
+	u32 pad;
 };
 
 /* What programs took of the time of tracked threads, nanoseconds, and how often they ran */
@@ -193,6 +195,9 @@ struct held_group {
 #define OPERATION_LOCK_SLEPT 0x10003   /* it waited for the lock of the process's mappings, and slept */
 #define OPERATION_LOCK_SPUN 0x10004    /* likewise, and kept its CPU */
 #define OPERATION_LOCK_OTHERS 0x10005  /* likewise, for another process that held it */
+#define OPERATION_UNMAPPED 0x10007     /* bytes that were there and went in a call that unmaps */
+#define OPERATION_ADVISED 0x10008      /* likewise in madvise */
+#define OPERATION_MOST 0x10009         /* of the process: the most bytes that were there before a call that takes some away */
 
 struct operation_key {
 	u64 word; /* what runs, and from where; 0: no operation */
@@ -309,7 +314,8 @@ struct probe_args {
 
 #define REC_MARK 9
 #define REC_REFUSED 10
-#define REC_FIRST_TOUCH 11 /* outside of allocator operations */
+#define REC_FIRST_TOUCH 11
+#define REC_EMPTIED 12
 
 struct record {
 	u32 kind;
@@ -327,13 +333,25 @@ struct rec_fault {
 };
 
 /*
- * A page that was not there was touched, by a process whose allocator operations are counted and outside of these. Once as that begins, and with
- * the flag as often as the clock of a CPU finds the thread at work in the page fault.
+ * A page that was not there was touched, by a process whose allocator operations are counted. Once as that begins, and with the flag
+ * FIRST_TOUCH_SAMPLED as often as the clock of a CPU finds the thread at work in the page fault. A page that may not be accessed
+ * (PROT_NONE), or is in swap, looks as if it were not there.
  */
 #define FIRST_TOUCH_SAMPLED 1u
+#define FIRST_TOUCH_BY_KERNEL 2u    /* as in read, outside of operations */
+#define FIRST_TOUCH_IN_OPERATION 4u
 struct rec_first_touch {
-	struct record r; /* aux: FIRST_TOUCH_SAMPLED or 0 */
+	struct record r; /* aux: FIRST_TOUCH_* or 0 */
 	u64 address;
+};
+
+/* madvise has taken pages away, of such a process */
+#define EMPTIED_LATER 1u /* the kernel takes them as it needs them */
+#define EMPTIED_BY_OPERATION 2u
+struct rec_emptied {
+	struct record r; /* aux: EMPTIED_* or 0 */
+	u64 address;
+	u64 bytes;
 };
 
 /* An access that faulted was refused by a signal: nothing was touched */

@@ -129,6 +129,10 @@ struct mm_rss_stat {
 struct mm_struct___one_counter {
 	struct mm_rss_stat rss_stat;
 };
+/* What a thread has not handed over yet; up to 6.1 */
+struct task_rss_stat {
+	int count[4];
+};
 
 struct mm_struct {
 	u64 *pgd;
@@ -317,6 +321,7 @@ struct task_struct {
 	struct hlist_node pid_links[4];
 	int pagefault_disabled;
 	unsigned long nvcsw;
+	struct task_rss_stat rss_stat;
 	struct thread_struct thread;
 };
 

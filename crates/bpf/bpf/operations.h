@@ -9,14 +9,19 @@
 struct operation_call {
 	u64 entered;
 	u64 queued;
-	u64 word;
+	u64 word; /* 0: it is no operation's, and takes memory away */
 	u64 bytes;
 	u64 wanted; /* where brk is to move the end of the heap */
+	u64 address; /* the first argument */
+	u64 takes; /* bytes of addresses whose pages it takes away */
+	s64 pages; /* that the process had before */
 	u32 number;
+	u32 advice;
+	u32 turn; /* among such calls of the process; 0: another was under way */
 	u32 pad;
 };
 
-/* System calls of operations under way, by thread */
+/* System calls of operations under way, and those that take memory away, by thread */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -62,19 +67,166 @@ static __always_inline struct operation_sum *charge(u32 pid, u64 word, u32 what,
 #define NR_MREMAP 25
 #define NR_MADVISE 28
 
+/* Of a process, calls that take memory away: those under way, and from TURN on how many have begun */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u64);
+} operation_takes SEC(".maps");
+
+#define TURN (1ull << 32)
+
+static __always_inline u32 advice_empties(u32 advice)
+{
+	return advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_GUARD_INSTALL || advice == MADV_FREE;
+}
+
+/* Bytes of addresses whose pages a call takes away; 0: it takes none */
+static __always_inline u64 takes_of(u32 number, struct pt_regs *r)
+{
+	u64 end;
+
+	switch (number) {
+	case NR_MUNMAP:
+		return r->si;
+	case NR_MADVISE:
+		return advice_empties(r->dx) ? r->si : 0;
+	case NR_MREMAP:
+		return r->si > r->dx ? r->si - r->dx : 0;
+	case NR_MMAP:
+		return r->r10 & MAP_FIXED && !(r->r10 & MAP_FIXED_NOREPLACE) ? r->si : 0;
+	case NR_BRK:
+		end = BPF_CORE_READ(current_task(), mm, brk);
+		return r->di && r->di < end ? end - r->di : 0;
+	}
+	return 0;
+}
+
+/*
+ * Pages of the process with contents that are its own: anonymous ones (1), and those in swap (2), so that what is swapped makes no difference.
+ * Since 6.2 each CPU holds back less than a batch of a counter; before, other threads do. 0 where this kernel keeps the counters in another way.
+ */
+static __noinline s64 own_pages(void)
+{
+	struct task_struct *task = current_task();
+	struct mm_struct *mm = BPF_CORE_READ(task, mm);
+	struct mm_struct___one_counter *before = (struct mm_struct___one_counter *)mm;
+	s64 pages;
+
+	if (bpf_core_field_exists(mm->rss_stat[0].count))
+		return BPF_CORE_READ(mm, rss_stat[1].count) + BPF_CORE_READ(mm, rss_stat[2].count);
+	if (!bpf_core_field_exists(before->rss_stat.count[0].counter))
+		return 0;
+	pages = BPF_CORE_READ(before, rss_stat.count[1].counter) + BPF_CORE_READ(before, rss_stat.count[2].counter);
+	if (bpf_core_field_exists(task->rss_stat.count[0]))
+		pages += (s64)BPF_CORE_READ(task, rss_stat.count[1]) + BPF_CORE_READ(task, rss_stat.count[2]);
+	return pages;
+}
+
+/* Keeps the most pages that a process had before a call that takes some away */
+static __noinline int note_most(u32 pid, s64 pages)
+{
+	struct operation_key key = { .pid = pid, .what = OPERATION_MOST };
+	struct operation_sum fresh = {}, *sum = bpf_map_lookup_elem(&operation_sums, &key);
+	u64 bytes = not_negative(pages) * SIZE_4K, before;
+
+	if (!sum) {
+		bpf_map_update_elem(&operation_sums, &key, &fresh, BPF_NOEXIST);
+		sum = bpf_map_lookup_elem(&operation_sums, &key);
+		if (!sum) {
+			drop(DROP_OPERATION, 1);
+			return 0;
+		}
+	}
+	__sync_fetch_and_add(&sum->count, 1);
+	for (int i = 0; i < 8; i++) {
+		before = *(volatile u64 *)&sum->bytes;
+		if (before >= bytes || __sync_val_compare_and_swap(&sum->bytes, before, bytes) == before)
+			break;
+	}
+	return 0;
+}
+
+/* A call that takes memory away begins, which is noted by now */
+static __always_inline void taking_begins(u32 pid, struct operation_call *call)
+{
+	u64 none = 0, before, *takes = bpf_map_lookup_elem(&operation_takes, &pid);
+
+	if (!takes) {
+		bpf_map_update_elem(&operation_takes, &pid, &none, BPF_NOEXIST);
+		takes = bpf_map_lookup_elem(&operation_takes, &pid);
+	}
+	if (takes) {
+		before = __sync_fetch_and_add(takes, TURN + 1);
+		call->turn = (u32)before ? 0 : (u32)(before >> 32) + 1;
+	}
+	call->pages = own_pages();
+	note_most(pid, call->pages);
+}
+
+/*
+ * It ends. What went is charged to its operation where no other such call of the process was under way, so that it went in this one, and without
+ * a batch of the counter: so much the CPU may have held back of what went before. What other threads touched meanwhile makes it less.
+ */
+static __always_inline void taking_ends(u32 pid, struct operation_call *call)
+{
+	u64 now, *takes = bpf_map_lookup_elem(&operation_takes, &pid);
+	struct settings *g = get_settings();
+	s64 went = call->pages - own_pages(), most = (call->takes >> 12) + 1;
+
+	if (!takes || !g)
+		return;
+	now = __sync_fetch_and_add(takes, -1);
+	if (!call->turn || (u32)(now >> 32) != call->turn || !call->word || call->word == COUNTING)
+		return;
+	went -= g->counter_batch;
+	if (went > most)
+		went = most;
+	if (went > 0)
+		charge(pid, call->word, call->number == NR_MADVISE ? OPERATION_ADVISED : OPERATION_UNMAPPED, 0, 0, went * SIZE_4K);
+}
+
+/* Says that madvise has taken pages away */
+static __always_inline void report_emptied(struct operation_call *call)
+{
+	struct settings *g = get_settings();
+	struct rec_emptied *rec;
+	u32 how = call->advice == MADV_FREE ? EMPTIED_LATER : 0;
+
+	if (!g)
+		return;
+	if (call->word && call->word != COUNTING)
+		how |= EMPTIED_BY_OPERATION;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_OPERATION, 1);
+		return;
+	}
+	fill(&rec->r, REC_EMPTIED, how);
+	rec->address = call->address;
+	rec->bytes = call->takes;
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+}
+
 SEC("raw_tp/sys_enter")
 int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct pt_regs *registers = (struct pt_regs *)ctx->args[0];
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid;
-	struct operation_call call = {};
+	struct operation_call call = {}, *kept;
 	struct pt_regs r;
 
 	if (!counts_operations(pid) || bpf_probe_read_kernel(&r, sizeof(r), registers))
 		return 0;
-	if (!find_running(pid, r.sp, &call.word) || !call.word)
+	if (!find_running(pid, r.sp, &call.word))
 		return 0;
 	call.number = ctx->args[1];
+	call.takes = takes_of(call.number, &r);
+	if (!call.word && !call.takes)
+		return 0;
+	call.address = r.di;
+	call.advice = r.dx;
 	if (call.number == NR_MMAP || call.number == NR_MUNMAP || call.number == NR_MADVISE || call.number == NR_MPROTECT)
 		call.bytes = r.si;
 	else if (call.number == NR_MREMAP)
@@ -86,8 +238,15 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 	call.queued = queued_so_far();
 	call.entered = bpf_ktime_get_ns();
 	tid = bpf_get_current_pid_tgid();
-	if (bpf_map_update_elem(&operation_calls, &tid, &call, BPF_ANY))
+	if (bpf_map_update_elem(&operation_calls, &tid, &call, BPF_ANY)) {
 		drop(DROP_OPERATION, 1);
+		return 0;
+	}
+	kept = call.takes ? bpf_map_lookup_elem(&operation_calls, &tid) : NULL;
+	if (kept) {
+		taking_begins(pid, kept);
+		kept->entered = bpf_ktime_get_ns();
+	}
 	return 0;
 }
 
@@ -112,6 +271,10 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 	/* Two clocks */
 	if (queued > took)
 		queued = took;
+	if (call->takes)
+		taking_ends(pid, call);
+	if (call->takes && call->number == NR_MADVISE && !ctx->args[1])
+		report_emptied(call);
 	bytes = call->bytes;
 	/* It gives the end of the heap, which was before where it could not move it; brk(0) only asks for it */
 	if (call->number == NR_BRK) {
@@ -121,9 +284,11 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 		failed = result >= FIRST_ERROR;
 		bytes = failed ? 0 : bytes;
 	}
-	sum = charge(pid, call->word, call->number, took - queued, queued, bytes);
-	if (sum && failed)
-		__sync_fetch_and_add(&sum->failed, 1);
+	if (call->word) {
+		sum = charge(pid, call->word, call->number, took - queued, queued, bytes);
+		if (sum && failed)
+			__sync_fetch_and_add(&sum->failed, 1);
+	}
 	bpf_map_delete_elem(&operation_calls, &tid);
 	return 0;
 }
@@ -189,10 +354,10 @@ static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, 
 	if (!find_running(pid, r.sp, &word))
 		return 0;
 	charge(pid, word, OPERATION_FAULT, 0, 0, 0);
-	if (word || ctx->args[2] & FAULT_PRESENT)
+	if (word == COUNTING || ctx->args[2] & FAULT_PRESENT)
 		return 0;
-	report_first_touch(ctx->args[0], 0);
-	if (!by_program || !touch)
+	report_first_touch(ctx->args[0], word ? FIRST_TOUCH_IN_OPERATION : by_program ? 0 : FIRST_TOUCH_BY_KERNEL);
+	if (word || !by_program || !touch)
 		return 0;
 	touch->address = ctx->args[0];
 	touch->ip = r.ip;
@@ -300,8 +465,10 @@ int operation_process_free(struct bpf_raw_tracepoint_args *ctx)
 
 	bpf_map_delete_elem(&operation_calls, &pid);
 	probed_thread_ended(tgid, pid);
-	if (pid == tgid)
+	if (pid == tgid) {
 		bpf_map_delete_elem(&running_places, &tgid);
+		bpf_map_delete_elem(&operation_takes, &tgid);
+	}
 	return 0;
 }
 
@@ -312,6 +479,7 @@ int operation_process_exec(struct bpf_raw_tracepoint_args *ctx)
 	u32 pid = bpf_get_current_pid_tgid() >> 32;
 
 	bpf_map_delete_elem(&running_places, &pid);
+	bpf_map_delete_elem(&operation_takes, &pid);
 	probed_program_began(pid);
 	return 0;
 }

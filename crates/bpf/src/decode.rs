@@ -4,9 +4,9 @@ use varve_model::{Address, Bytes, Cpu, Pages, Pid, Tid, Time};
 
 use crate::abi::{self, Plain, Record};
 use crate::{
-    Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping,
-    MappingCall, Mark, MarkKind, MmId, Mode, Peak, Preload, Refused, TouchSeen, UserStack, Vanish,
-    VanishCause,
+    Access, BpfError, Comm, Doer, Emptied, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind,
+    Mapping, MappingCall, Mark, MarkKind, MmId, Mode, Peak, Preload, Refused, TouchSeen, TouchedBy,
+    UserStack, Vanish, VanishCause,
 };
 
 /// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
@@ -137,12 +137,24 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
         }),
         abi::REC_FIRST_TOUCH => Event::FirstTouch(FirstTouch {
             pid,
+            tid,
             address: Address(abi::RecFirstTouch::read(rest)?.address),
+            by: touched_by(head.aux),
             seen: match head.aux & abi::FIRST_TOUCH_SAMPLED {
                 0 => TouchSeen::Begun,
                 _ => TouchSeen::Sampled,
             },
         }),
+        abi::REC_EMPTIED => {
+            let raw = abi::RecEmptied::read(rest)?;
+            Event::Emptied(Emptied {
+                pid,
+                address: Address(raw.address),
+                bytes: Bytes(raw.bytes),
+                at_once: head.aux & abi::EMPTIED_LATER == 0,
+                by_operation: head.aux & abi::EMPTIED_BY_OPERATION != 0,
+            })
+        }
         abi::REC_REGISTRATION => Event::Registration,
         abi::REC_COMM => Event::Comm(Comm {
             time,
@@ -170,6 +182,16 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
         abi::REC_MAPPING => Event::Mapping(mapping(head, rest)?),
         _ => return None,
     })
+}
+
+fn touched_by(aux: u32) -> TouchedBy {
+    if aux & abi::FIRST_TOUCH_IN_OPERATION != 0 {
+        TouchedBy::Operation
+    } else if aux & abi::FIRST_TOUCH_BY_KERNEL != 0 {
+        TouchedBy::Kernel
+    } else {
+        TouchedBy::Program
+    }
 }
 
 fn peak(program: u64, process: u64) -> Peak {
@@ -258,30 +280,58 @@ fn cause(number: u32) -> VanishCause {
 mod tests {
     use super::*;
 
-    fn first_touch(aux: u32) -> Vec<u8> {
+    fn record(kind: u32, aux: u32, words: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        bytes.extend(abi::REC_FIRST_TOUCH.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
         bytes.extend(aux.to_ne_bytes());
         bytes.extend(9u64.to_ne_bytes());
         bytes.extend(42u32.to_ne_bytes());
         bytes.extend(43u32.to_ne_bytes());
-        bytes.extend(0x5000u64.to_ne_bytes());
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         bytes
     }
 
     #[test]
-    fn a_first_touch_says_how_it_was_seen() {
-        let seen = |aux| match event(&first_touch(aux)) {
+    fn a_first_touch_says_whose_it_is_and_how_it_was_seen() {
+        let seen = |aux| match event(&record(abi::REC_FIRST_TOUCH, aux, &[0x5000])) {
             Ok(Event::FirstTouch(touch)) => Some(touch),
             _ => None,
         };
-        let touch = |seen| FirstTouch {
-            pid: Pid(42),
-            address: Address(0x5000),
-            seen,
+        let touch = |by, seen| {
+            Some(FirstTouch {
+                pid: Pid(42),
+                tid: Tid(43),
+                address: Address(0x5000),
+                by,
+                seen,
+            })
         };
-        assert_eq!(seen(0), Some(touch(TouchSeen::Begun)));
-        let sampled = seen(abi::FIRST_TOUCH_SAMPLED);
-        assert_eq!(sampled, Some(touch(TouchSeen::Sampled)));
+        assert_eq!(seen(0), touch(TouchedBy::Program, TouchSeen::Begun));
+        let sampled = touch(TouchedBy::Program, TouchSeen::Sampled);
+        assert_eq!(seen(abi::FIRST_TOUCH_SAMPLED), sampled);
+        let by_kernel = touch(TouchedBy::Kernel, TouchSeen::Begun);
+        assert_eq!(seen(abi::FIRST_TOUCH_BY_KERNEL), by_kernel);
+        let inside = touch(TouchedBy::Operation, TouchSeen::Begun);
+        assert_eq!(seen(abi::FIRST_TOUCH_IN_OPERATION), inside);
+    }
+
+    #[test]
+    fn emptied_memory_says_when_and_by_whom() {
+        let emptied = |aux| match event(&record(abi::REC_EMPTIED, aux, &[0x5000, 0x3000])) {
+            Ok(Event::Emptied(emptied)) => Some(emptied),
+            _ => None,
+        };
+        let expected = |at_once, by_operation| {
+            Some(Emptied {
+                pid: Pid(42),
+                address: Address(0x5000),
+                bytes: Bytes(0x3000),
+                at_once,
+                by_operation,
+            })
+        };
+        assert_eq!(emptied(0), expected(true, false));
+        assert_eq!(emptied(abi::EMPTIED_BY_OPERATION), expected(true, true));
+        assert_eq!(emptied(abi::EMPTIED_LATER), expected(false, false));
     }
 }

@@ -17,8 +17,10 @@ pub enum Event<'a> {
     Fault(Fault),
     /// An access that faulted was refused
     Refused(Refused),
-    /// A process whose allocator operations are counted touches a page that is not there, outside of these
+    /// A process whose allocator operations are counted touches a page that is not there
     FirstTouch(FirstTouch),
+    /// Such a process had `madvise` take pages away
+    Emptied(Emptied),
     /// Pages that were touched since the last clear, read just before they went
     Vanish(Vanish<'a>),
     /// A tracked process made a process or a thread
@@ -73,15 +75,30 @@ pub struct Refused {
     pub address: Address,
 }
 
-/// A page fault outside of allocator operations at a page that was not there
+/// A page fault at a page that was not there, as far as the kernel says: one that may not be accessed, or is in swap, looks the same
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstTouch {
     /// Process
     pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
     /// Address that was accessed
     pub address: Address,
+    /// Who touches it
+    pub by: TouchedBy,
     /// How it was seen
     pub seen: TouchSeen,
+}
+
+/// Who makes a first touch
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TouchedBy {
+    /// The program's own code, outside of allocator operations
+    Program,
+    /// The kernel on behalf of the program, as in `read`, likewise
+    Kernel,
+    /// An allocator operation
+    Operation,
 }
 
 /// How a first touch was seen
@@ -91,6 +108,21 @@ pub enum TouchSeen {
     Begun,
     /// By the clock of a CPU, which found the thread at work in the page fault: any number of times, of touches by the program's own code
     Sampled,
+}
+
+/// `madvise` took pages of a range away
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Emptied {
+    /// Process
+    pub pid: Pid,
+    /// Where the range begins
+    pub address: Address,
+    /// Its length
+    pub bytes: Bytes,
+    /// Whether they are gone by now; else the kernel takes them as it needs them (`MADV_FREE`)
+    pub at_once: bool,
+    /// Whether an allocator operation called it
+    pub by_operation: bool,
 }
 
 /// Read or write

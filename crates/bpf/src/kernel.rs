@@ -23,9 +23,10 @@ use crate::abi::{
     WalkArgs,
 };
 use crate::calibrate;
+use crate::operations::counter_batch;
 use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
-use crate::samples::SampleMaps;
+use crate::samples::{SampleMaps, online_cpus};
 use crate::{
     BpfError, Capability, Dropped, LoadOptions, MmId, PageFlags, Part, Region, Resident, Samples,
     TrackFlags, VanishHooks, WalkStats, raw,
@@ -141,6 +142,8 @@ impl Kernel {
             ring_wake: ring_bytes / 4,
             self_pid: std::process::id(),
             sample_stack: options.sample_stack_bytes.min(abi::SAMPLE_STACK_MAX),
+            // Where it is not known nothing is said of counters
+            counter_batch: online_cpus().map_or(u32::MAX, |cpus| counter_batch(cpus.len())),
             ..Default::default()
         };
         if attached.contains("prepare_exec") {

@@ -21,8 +21,9 @@ mod uprobes;
 
 pub use error::BpfError;
 pub use event::{
-    Access, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping, MappingCall,
-    Mark, MarkKind, Mode, Peak, Preload, Refused, TouchSeen, UserStack, Vanish, VanishCause,
+    Access, Comm, Doer, Emptied, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping,
+    MappingCall, Mark, MarkKind, Mode, Peak, Preload, Refused, TouchSeen, TouchedBy, UserStack,
+    Vanish, VanishCause,
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, ReportsTook, TrackedProcesses};
 pub use operations::{Charge, Charged, Operations, RunningPlaces};

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 
 use libbpf_rs::{Link, Object};
-use varve_model::{Duration, Pid};
+use varve_model::{Duration, PAGE_BYTES, Pid};
 
 use crate::abi::{self, OperationKey, OperationSum};
 use crate::kernel::{map_error, system};
@@ -44,6 +44,12 @@ pub enum Charged {
     LockSpun,
     /// Likewise, while another process held the lock
     LockOthers,
+    /// A call that unmapped pages that were there, as the counter of the process's pages says
+    Unmapped,
+    /// Likewise of `madvise`
+    Advised,
+    /// How much of the process was there before calls that take pages away: [`Charge::bytes`] is the most, at most
+    Most,
 }
 
 /// What was charged to an operation since the load
@@ -72,6 +78,8 @@ pub struct Operations {
     sums: OwnedFd,
     drops: OwnedFd,
     rate: u32,
+    /// Bytes that the counters of a process's pages may lack
+    held_back: u64,
     /// A clock of each CPU
     _links: Vec<Link>,
 }
@@ -90,7 +98,11 @@ impl Operations {
                 BpfError::Load(format!("the kernel refused the program {OPERATION_CLOCK}"))
             })?;
         let mut links = Vec::new();
-        for cpu in online_cpus().map_err(system("reading which CPUs are online"))? {
+        let cpus = online_cpus().map_err(system("reading which CPUs are online"))?;
+        let batch = u64::from(counter_batch(cpus.len()));
+        // Of pages that are there, and of those in swap
+        let held_back = 2 * batch * cpus.len() as u64 * PAGE_BYTES;
+        for cpu in cpus {
             let event = open_clock(cpu, period_of(rate));
             let event = event.map_err(system("opening the cpu-clock event"))?;
             // The link owns the event from here on
@@ -101,6 +113,7 @@ impl Operations {
             sums,
             drops,
             rate,
+            held_back,
             _links: links,
         })
     }
@@ -124,12 +137,18 @@ impl Operations {
                 abi::OPERATION_LOCK_SLEPT => Charged::LockSlept,
                 abi::OPERATION_LOCK_SPUN => Charged::LockSpun,
                 abi::OPERATION_LOCK_OTHERS => Charged::LockOthers,
+                abi::OPERATION_UNMAPPED => Charged::Unmapped,
+                abi::OPERATION_ADVISED => Charged::Advised,
+                abi::OPERATION_MOST => Charged::Most,
                 number => Charged::Call(number),
             },
             count: sum.count,
             time: Duration(sum.ns),
             queued: Duration(sum.queued),
-            bytes: sum.bytes,
+            bytes: match key.what {
+                abi::OPERATION_MOST => sum.bytes.saturating_add(self.held_back),
+                _ => sum.bytes,
+            },
             failed: sum.failed,
         };
         entries.into_iter().map(charge).collect()
@@ -150,6 +169,14 @@ impl Operations {
     pub fn dropped(&self) -> Result<u64, BpfError> {
         raw::map_lookup::<u64>(self.drops.as_fd(), abi::DROP_OPERATION).map_err(map_error("drops"))
     }
+}
+
+/// Pages of a counter that each of so many CPUs holds back at most (`compute_batch_value` of lib/percpu_counter.c)
+pub(crate) fn counter_batch(cpus: usize) -> u32 {
+    u32::try_from(cpus)
+        .unwrap_or(u32::MAX)
+        .saturating_mul(2)
+        .max(32)
 }
 
 impl std::fmt::Debug for Operations {

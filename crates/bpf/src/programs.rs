@@ -297,9 +297,10 @@ fn lacking() -> Option<String> {
 }
 
 /// Maps of allocator operations alone.
-const OPERATION_MAPS: [&str; 7] = [
+const OPERATION_MAPS: [&str; 8] = [
     "operation_calls",
     "operation_sums",
+    "operation_takes",
     "operation_touch",
     "operation_waits",
     "probed_rows",

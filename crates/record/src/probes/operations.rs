@@ -7,6 +7,7 @@ mod memory;
 mod pages;
 mod probed;
 mod tables;
+mod touched;
 
 use std::collections::HashSet;
 use std::ffi::OsString;

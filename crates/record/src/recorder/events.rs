@@ -69,6 +69,7 @@ impl Events {
             Event::Fault(_)
             | Event::Refused(_)
             | Event::FirstTouch(_)
+            | Event::Emptied(_)
             | Event::Vanish(_)
             | Event::Registration
             | Event::Mark(_) => {}

@@ -67,15 +67,15 @@ table! {
 table! {
     /// What the kernel did within allocator operations of a process, since the row before with the same operation, site and name.
     OperationChargeRow in "operation_charges" growing ["time_ns"] {
-        /// When it was read.
+        /// When it was read, or the program had ended.
         time_ns: Time,
         /// The process.
         pid: Pid,
-        /// What was called; null: outside of operations (page faults, waits for the lock of mappings and clocks alone); `counting`: the preload library was at work on its tables, or the kernel on its probes.
+        /// What was called; null: outside of operations (page faults, waits for the lock of mappings and clocks alone), and of what is counted for all of a process; `counting`: the preload library was at work on its tables, or the kernel on its probes.
         operation: Option<String>,
         /// The caller, in `sites`.
         site: Option<SiteId>,
-        /// A system call by its name; `page_fault`; `first_touch`: a page fault outside of operations at a page of the allocator's that was not there; `mmap_lock`, `mmap_lock_spun` and `mmap_lock_of_others`: waits for the lock of the process's mappings in which the thread slept, kept its CPU, or waited for another process; `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there; `clock_pause`: of `clock_user`, those at the instruction by which loops that wait pause; `clock_first_touch`: of `clock_kernel` outside of operations, those in a `first_touch` by the program's own code and not by a system call.
+        /// A system call by its name; `page_fault`; `first_touch`: a page fault outside of operations at a page of the allocator's that had not been touched since it was mapped or emptied, `first_touch_by_kernel` those of them that the kernel made for the program as in `read`, and `first_touch_in_operation` the same within operations; `came_again`, `came_again_by_kernel` and `came_again_in_operation`: those of these for which a touched page was there that operations had given back and that had not come again; `unmapped_touched` and `advised_touched`: touched pages that operations unmapped, or gave back by `madvise`; `unmapped_resident` and `advised_resident`: calls that did so, and at least how much of the process was gone then by the kernel's counter; `most_resident`: calls that take pages away, and how much of the process there was before one at most, by which that has grown; `mmap_lock`, `mmap_lock_spun` and `mmap_lock_of_others`: waits for the lock of the process's mappings in which the thread slept, kept its CPU, or waited for another process; `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there; `clock_pause`: of `clock_user`, those at the instruction by which loops that wait pause; `clock_first_touch`: of `clock_kernel` outside of operations, those in a `first_touch` by the program's own code and not by the kernel, `clock_came_again` those in one that is a `came_again`.
         name: Cow<'static, str>,
         /// How often.
         count: u64,
@@ -83,7 +83,7 @@ table! {
         total_ns: Duration,
         /// How long they were ready to run in those calls and had no CPU, because others did.
         queued_ns: Duration,
-        /// Bytes of memory that the calls were about that did not fail.
+        /// Bytes of memory that the calls were about that did not fail, or of the pages.
         bytes: Bytes,
         /// Calls that failed: they gave an error, or (`brk`) did not move the end of the heap to where it was to be.
         failed: u64,

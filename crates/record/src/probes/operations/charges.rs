@@ -24,7 +24,8 @@ impl Charges {
         }
     }
 
-    /// What was charged since the last time, to one process or all.
+    /// What was charged since the last time, to one process or all. Sums of one process are those of all programs that it has run since they were
+    /// forgotten: of one that has begun just now there may be some.
     pub(super) fn read(
         &mut self,
         now: Time,
@@ -100,6 +101,9 @@ fn name(what: Charged) -> Cow<'static, str> {
         Charged::LockSlept => "mmap_lock".into(),
         Charged::LockSpun => "mmap_lock_spun".into(),
         Charged::LockOthers => "mmap_lock_of_others".into(),
+        Charged::Unmapped => "unmapped_resident".into(),
+        Charged::Advised => "advised_resident".into(),
+        Charged::Most => "most_resident".into(),
         Charged::Call(number) => match CALLS.iter().find(|(n, _)| *n == i64::from(number)) {
             Some((_, name)) => (*name).into(),
             None => format!("syscall_{number}").into(),

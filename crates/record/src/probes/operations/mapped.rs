@@ -1,16 +1,24 @@
 //! The memory that allocators have mapped: what system calls within operations map, and nobody unmaps since.
 //!
 //! What the program maps itself is not in it, nor are stacks and static data: no allocator can be blamed for those. First touches of these
-//! pages outside of operations are counted, and how often the clocks of CPUs found a thread in one: they are the price of fresh memory that the
-//! program pays later.
+//! pages are counted, and how often the clocks of CPUs found a thread in one: they are the price of fresh memory that the program pays later.
+//!
+//! A page fault is a first touch where the page was not touched since it was mapped, or since its contents were given up: the kernel says of a
+//! page that may not be accessed for the moment, or is in swap, that it is not there either.
+//!
+//! Touched pages that operations give back (`munmap`, `brk`, `madvise`) would be there still had the allocator kept them. As many of the first
+//! touches that follow are of memory that *came again*. What the program gives back itself is not among it. A large page is one touch, as it is
+//! one page fault: that such a touch came again is as true, and how many bytes it brought is not known here.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use varve_bpf::{Event, FirstTouch, ForkKind, Mapping, MappingCall, TouchSeen};
-use varve_model::{Address, Bytes, Duration, Pid, Time};
+use varve_bpf::{Emptied, Event, FirstTouch, ForkKind, Mapping, MappingCall, TouchSeen, TouchedBy};
+use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Page, Pages, Pid, Tid, Time};
 use varve_trace::tables::OperationChargeRow;
 
 use super::CLOCK_RATE;
+use super::touched::Touched;
 use crate::state::State;
 use crate::state::ranges::Ranges;
 
@@ -25,16 +33,80 @@ struct Process {
     ranges: Ranges,
     /// The most bytes since anybody asked.
     most: Bytes,
-    /// First touches of these pages outside of operations that are not written yet.
-    touched: u64,
-    /// How often the clock of a CPU found a thread in one; not written yet either.
-    sampled: u64,
+    /// Pages of these that were touched, and have their contents.
+    touched: Touched,
+    /// How many touched pages operations gave back that have not come again.
+    given: u64,
+    /// Of each thread the last first touch by the program's own code, and whether its memory came again.
+    last: HashMap<Tid, (Page, bool)>,
+    /// What is not written yet.
+    counts: Counts,
 }
 
-/// The name of such touches in the table of charges.
-const FIRST_TOUCH: &str = "first_touch";
-/// The name of what clocks found in them.
+/// First touches.
+#[derive(Clone, Copy, Default)]
+struct Touches {
+    by_program: u64,
+    by_kernel: u64,
+    in_operation: u64,
+}
+
+impl Touches {
+    fn count(&mut self, by: TouchedBy) {
+        *match by {
+            TouchedBy::Program => &mut self.by_program,
+            TouchedBy::Kernel => &mut self.by_kernel,
+            TouchedBy::Operation => &mut self.in_operation,
+        } += 1;
+    }
+}
+
+/// What happens to the pages of a process.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    touches: Touches,
+    /// Those of memory that came again.
+    again: Touches,
+    /// How often the clock of a CPU found a thread in a first touch, and in one of memory that came again.
+    sampled: u64,
+    sampled_again: u64,
+    /// Touched pages that operations unmapped, and those that they gave back by `madvise`.
+    unmapped: u64,
+    advised: u64,
+}
+
+impl Counts {
+    /// Names of rows in the table of charges, with their counts.
+    fn named(&self) -> [(&'static str, u64); 10] {
+        let outside = |of: &Touches| of.by_program + of.by_kernel;
+        [
+            ("first_touch", outside(&self.touches)),
+            ("first_touch_by_kernel", self.touches.by_kernel),
+            ("first_touch_in_operation", self.touches.in_operation),
+            ("came_again", outside(&self.again)),
+            ("came_again_by_kernel", self.again.by_kernel),
+            ("came_again_in_operation", self.again.in_operation),
+            (CLOCK_FIRST_TOUCH, self.sampled),
+            (CLOCK_CAME_AGAIN, self.sampled_again),
+            (UNMAPPED_TOUCHED, self.unmapped),
+            (ADVISED_TOUCHED, self.advised),
+        ]
+    }
+}
+
+/// Rows with the time that samples stand for.
 const CLOCK_FIRST_TOUCH: &str = "clock_first_touch";
+const CLOCK_CAME_AGAIN: &str = "clock_came_again";
+/// Rows with the bytes of pages.
+const UNMAPPED_TOUCHED: &str = "unmapped_touched";
+const ADVISED_TOUCHED: &str = "advised_touched";
+
+/// How an operation gives memory back.
+#[derive(Clone, Copy)]
+enum Way {
+    Unmapped,
+    Advised,
+}
 
 /// What a process's allocator has mapped.
 pub(super) struct Heap {
@@ -50,36 +122,35 @@ impl Mapped {
             Event::Mapping(mapping) => {
                 let pid = state.processes.owner_of_memory(mapping.pid);
                 let process = self.processes.entry(pid).or_default();
-                change(&mut process.ranges, mapping);
+                process.change(mapping);
                 process.most = process.most.max(process.ranges.bytes());
             }
             Event::FirstTouch(touch) => {
-                self.touch(state.processes.owner_of_memory(touch.pid), touch);
+                let pid = state.processes.owner_of_memory(touch.pid);
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.touch(touch);
+                }
+            }
+            Event::Emptied(emptied) => {
+                let pid = state.processes.owner_of_memory(emptied.pid);
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.advised(emptied);
+                }
+            }
+            Event::Exit(exit) => {
+                let pid = state.processes.owner_of_memory(exit.pid);
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.last.remove(&exit.tid);
+                }
             }
             Event::Fork(fork) if fork.kind == ForkKind::Process => {
                 let parent = state.processes.owner_of_memory(fork.parent);
                 if let Some(process) = self.processes.get(&parent) {
-                    let child = Process {
-                        touched: 0,
-                        sampled: 0,
-                        ..process.clone()
-                    };
+                    let child = process.forked();
                     self.processes.insert(fork.pid, child);
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Counts a first touch in the memory of a process.
-    fn touch(&mut self, pid: Pid, touch: &FirstTouch) {
-        if let Some(process) = self.processes.get_mut(&pid)
-            && process.ranges.holds(touch.address, Bytes(1))
-        {
-            match touch.seen {
-                TouchSeen::Begun => process.touched += 1,
-                TouchSeen::Sampled => process.sampled += 1,
-            }
         }
     }
 
@@ -88,18 +159,17 @@ impl Mapped {
         self.processes.remove(&pid);
     }
 
-    /// First touches since the last time, and what clocks found in them, of one process or all.
+    /// What has happened to pages since the last time, of one process or all.
     pub(super) fn read(&mut self, now: Time, of: Option<Pid>, rows: &mut Vec<OperationChargeRow>) {
         let period = 1_000_000_000 / u64::from(CLOCK_RATE);
         let processes = self.processes.iter_mut();
         for (pid, process) in processes.filter(|(pid, _)| of.is_none_or(|of| of == **pid)) {
-            let touched = std::mem::take(&mut process.touched);
-            let sampled = std::mem::take(&mut process.sampled);
-            let found = [
-                (FIRST_TOUCH, touched, 0),
-                (CLOCK_FIRST_TOUCH, sampled, sampled * period),
-            ];
-            for (name, count, ns) in found.into_iter().filter(|(_, count, _)| *count > 0) {
+            let counts = std::mem::take(&mut process.counts).named();
+            for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+                let ns = match name {
+                    CLOCK_FIRST_TOUCH | CLOCK_CAME_AGAIN => count * period,
+                    _ => 0,
+                };
                 rows.push(OperationChargeRow {
                     time_ns: now,
                     pid: *pid,
@@ -109,7 +179,10 @@ impl Mapped {
                     count,
                     total_ns: Duration(ns),
                     queued_ns: Duration(0),
-                    bytes: Bytes(0),
+                    bytes: match name {
+                        UNMAPPED_TOUCHED | ADVISED_TOUCHED => Pages(count).bytes(),
+                        _ => Bytes(0),
+                    },
                     failed: 0,
                 });
             }
@@ -126,182 +199,148 @@ impl Mapped {
     }
 }
 
-/// What a call has made of the ranges of a process.
-fn change(ranges: &mut Ranges, mapping: &Mapping<'_>) {
-    let Ok(result) = u64::try_from(mapping.result) else {
-        return;
-    };
-    let result = Address(result);
-    let mut made = |at: Address, bytes: Bytes, is_memory: bool| {
-        ranges.remove(at, bytes);
-        if mapping.by_operation && is_memory {
-            ranges.insert(at, bytes);
+impl Process {
+    /// What a child has of it: what it gave back was its own.
+    fn forked(&self) -> Process {
+        Process {
+            given: 0,
+            last: HashMap::new(),
+            counts: Counts::default(),
+            ..self.clone()
         }
-    };
-    match mapping.call {
-        MappingCall::Map { bytes, flags, .. } => {
-            let is_memory = flags & libc::MAP_ANONYMOUS.cast_unsigned() != 0;
-            made(result, bytes, is_memory);
-        }
-        MappingCall::Unmap { address, bytes } => ranges.remove(address, bytes),
-        MappingCall::Remap {
-            old_address,
-            old_bytes,
-            new_bytes,
-            flags,
-        } => {
-            // Moved pages are the allocator's where they were, whoever moves them.
-            let was_memory = ranges.holds(old_address, old_bytes);
-            if flags & libc::MREMAP_DONTUNMAP.cast_unsigned() == 0 {
-                ranges.remove(old_address, old_bytes);
-            }
-            ranges.remove(result, new_bytes);
-            if mapping.by_operation && was_memory {
-                ranges.insert(result, new_bytes);
-            }
-        }
-        MappingCall::Brk { before, .. } if result > before => {
-            made(before, Bytes(result.0 - before.0), true);
-        }
-        MappingCall::Brk { before, .. } => {
-            ranges.remove(result, Bytes(before.0 - result.0));
-        }
-        MappingCall::ShmAttach { .. } | MappingCall::ShmDetach { .. } => {}
     }
+
+    /// Counts a page fault at a page that the kernel says is not there.
+    fn touch(&mut self, touch: &FirstTouch) {
+        if !self.ranges.holds(touch.address, Bytes(1)) {
+            return;
+        }
+        let page = touch.address.page();
+        if touch.seen == TouchSeen::Sampled {
+            if let Some((_, is_again)) = self.last.get(&touch.tid).filter(|(of, _)| *of == page) {
+                self.counts.sampled += 1;
+                self.counts.sampled_again += u64::from(*is_again);
+            }
+            return;
+        }
+        let is_first = self.touched.insert(page);
+        let is_again = is_first && self.given > 0;
+        match touch.by {
+            TouchedBy::Program if is_first => _ = self.last.insert(touch.tid, (page, is_again)),
+            _ => _ = self.last.remove(&touch.tid),
+        }
+        if is_first {
+            self.counts.touches.count(touch.by);
+        }
+        if is_again {
+            self.given -= 1;
+            self.counts.again.count(touch.by);
+        }
+    }
+
+    /// Pages of a range lose their contents; the way in which an operation gave them back, where one did.
+    fn empty(&mut self, at: Address, bytes: Bytes, way: Option<Way>) {
+        let pages = self.touched.take(pages_of(at, bytes)).count();
+        let Some(way) = way else {
+            return;
+        };
+        self.given += pages;
+        match way {
+            Way::Unmapped => self.counts.unmapped += pages,
+            Way::Advised => self.counts.advised += pages,
+        }
+    }
+
+    /// Where the kernel takes pages as it needs them, it is not known whether they went: they did where a page fault follows.
+    fn advised(&mut self, of: &Emptied) {
+        let is_given = of.by_operation && of.at_once;
+        let way = is_given.then_some(Way::Advised);
+        self.empty(of.address, of.bytes, way);
+    }
+
+    /// A range is mapped, and is the allocator's or not.
+    fn map(&mut self, at: Address, bytes: Bytes, is_allocators: bool) {
+        self.ranges.remove(at, bytes);
+        if is_allocators {
+            self.ranges.insert(at, bytes);
+        }
+    }
+
+    /// What a call has made of its ranges.
+    fn change(&mut self, mapping: &Mapping<'_>) {
+        let Ok(result) = u64::try_from(mapping.result) else {
+            return;
+        };
+        let (result, by_operation) = (Address(result), mapping.by_operation);
+        let way = by_operation.then_some(Way::Unmapped);
+        match mapping.call {
+            MappingCall::Map { bytes, flags, .. } => {
+                let has = |flag: i32| flags & flag.cast_unsigned() != 0;
+                // Where the kernel chose the place nothing was there.
+                self.empty(result, bytes, way.filter(|_| has(libc::MAP_FIXED)));
+                self.map(result, bytes, by_operation && has(libc::MAP_ANONYMOUS));
+            }
+            MappingCall::Unmap { address, bytes } => {
+                self.empty(address, bytes, way);
+                self.ranges.remove(address, bytes);
+            }
+            MappingCall::Remap {
+                old_address,
+                old_bytes,
+                new_bytes,
+                flags,
+            } => {
+                // Moved pages are the allocator's where they were, whoever moves them.
+                let was_memory = self.ranges.holds(old_address, old_bytes);
+                let is_allocators = by_operation && was_memory;
+                self.move_touched((old_address, old_bytes), (result, new_bytes), way);
+                if flags & libc::MREMAP_DONTUNMAP.cast_unsigned() == 0 {
+                    self.ranges.remove(old_address, old_bytes);
+                }
+                self.map(result, new_bytes, is_allocators);
+            }
+            MappingCall::Brk { before, .. } if result > before => {
+                self.map(before, Bytes(result.0 - before.0), by_operation);
+            }
+            MappingCall::Brk { before, .. } => {
+                // The page with the end stays.
+                let from = Address(result.0.next_multiple_of(PAGE_BYTES));
+                self.empty(from, Bytes(before.0.saturating_sub(from.0)), way);
+                self.ranges.remove(result, Bytes(before.0 - result.0));
+            }
+            MappingCall::ShmAttach { .. } | MappingCall::ShmDetach { .. } => {}
+        }
+    }
+
+    /// A range goes elsewhere with its contents, or becomes shorter or longer where it is.
+    fn move_touched(
+        &mut self,
+        (from, old): (Address, Bytes),
+        (to, new): (Address, Bytes),
+        way: Option<Way>,
+    ) {
+        let whole = |bytes: Bytes| bytes.0.next_multiple_of(PAGE_BYTES);
+        let kept = whole(old).min(whole(new));
+        let rest = Bytes(whole(old) - kept);
+        self.empty(Address(from.0.saturating_add(kept)), rest, way);
+        if from == to {
+            return;
+        }
+        let moved = self.touched.take(pages_of(from, Bytes(kept)));
+        // What lay there before.
+        self.empty(to, new, way);
+        for page in moved.pages() {
+            let at = page.0 - from.page().0 + to.page().0;
+            self.touched.insert(Page(at));
+        }
+    }
+}
+
+/// The numbers of the pages of a range.
+fn pages_of(at: Address, bytes: Bytes) -> Range<u64> {
+    let end = at.0.saturating_add(bytes.0);
+    at.page().0..end.div_ceil(PAGE_BYTES)
 }
 
 #[cfg(test)]
-mod tests {
-    use varve_model::{Tid, Time};
-
-    use super::*;
-
-    const MAP: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
-
-    fn call(call: MappingCall, result: i64, by_operation: bool) -> Mapping<'static> {
-        Mapping {
-            entered: Time(1),
-            time: Time(2),
-            pid: Pid(1),
-            tid: Tid(1),
-            call,
-            result,
-            by_operation,
-            stack: None,
-        }
-    }
-
-    fn map(bytes: u64, flags: u32) -> MappingCall {
-        MappingCall::Map {
-            hint: Address(0),
-            bytes: Bytes(bytes),
-            protection: 3,
-            flags,
-            fd: -1,
-            offset: 0,
-        }
-    }
-
-    fn after(calls: &[Mapping<'_>]) -> Vec<(u64, u64)> {
-        let mut ranges = Ranges::default();
-        calls.iter().for_each(|call| change(&mut ranges, call));
-        ranges.iter().map(|(at, bytes)| (at.0, bytes.0)).collect()
-    }
-
-    #[test]
-    fn what_the_program_maps_is_not_the_allocators() {
-        let own = call(map(0x4000, MAP), 0x10_0000, false);
-        let allocators = call(map(0x4000, MAP), 0x20_0000, true);
-        let file = call(map(0x4000, 0), 0x30_0000, true);
-        let failed = call(map(0x4000, MAP), -12, true);
-        assert_eq!(
-            after(&[own, allocators, file, failed]),
-            [(0x20_0000, 0x4000)]
-        );
-        // What it has given back is the program's when that maps it.
-        let unmap = MappingCall::Unmap {
-            address: Address(0x20_1000),
-            bytes: Bytes(0x1000),
-        };
-        let own = call(map(0x2000, MAP), 0x20_2000, false);
-        assert_eq!(
-            after(&[allocators, call(unmap, 0, true), own]),
-            [(0x20_0000, 0x1000)]
-        );
-    }
-
-    #[test]
-    fn a_block_that_moves_is_where_it_went() {
-        let first = call(map(0x4000, MAP), 0x10_0000, true);
-        let remap = |from, to: i64, by_operation| {
-            let remap = MappingCall::Remap {
-                old_address: Address(from),
-                old_bytes: Bytes(0x4000),
-                new_bytes: Bytes(0x8000),
-                flags: 1,
-            };
-            call(remap, to, by_operation)
-        };
-        assert_eq!(
-            after(&[first, remap(0x10_0000, 0x40_0000, true)]),
-            [(0x40_0000, 0x8000)]
-        );
-        let own = call(map(0x4000, MAP), 0x10_0000, false);
-        assert_eq!(after(&[own, remap(0x10_0000, 0x40_0000, false)]), []);
-    }
-
-    #[test]
-    fn the_end_of_the_heap_moves() {
-        let brk = |before, result: i64, by_operation| {
-            let brk = MappingCall::Brk {
-                wanted: Address(0),
-                before: Address(before),
-            };
-            call(brk, result, by_operation)
-        };
-        let grown = brk(0x50_0000, 0x54_0000, true);
-        assert_eq!(after(&[grown]), [(0x50_0000, 0x4_0000)]);
-        assert_eq!(
-            after(&[grown, brk(0x54_0000, 0x51_0000, true)]),
-            [(0x50_0000, 0x1_0000)]
-        );
-        assert_eq!(after(&[brk(0x50_0000, 0x54_0000, false)]), []);
-    }
-
-    #[test]
-    fn first_touches_are_those_of_the_allocators_pages() {
-        let mut mapped = Mapped::default();
-        let process = mapped.processes.entry(Pid(1)).or_default();
-        process.ranges.insert(Address(0x10_0000), Bytes(0x2000));
-        let mut touch = |pid, address, seen| {
-            let touch = FirstTouch {
-                pid: Pid(pid),
-                address: Address(address),
-                seen,
-            };
-            mapped.touch(Pid(pid), &touch);
-        };
-        touch(1, 0x10_0000, TouchSeen::Begun);
-        touch(1, 0x10_1fff, TouchSeen::Begun);
-        for _ in 0..3 {
-            touch(1, 0x10_1fff, TouchSeen::Sampled);
-        }
-        // Beside it, and in a process whose allocator has nothing.
-        touch(1, 0x10_2000, TouchSeen::Begun);
-        touch(1, 0x10_2000, TouchSeen::Sampled);
-        touch(2, 0x10_0000, TouchSeen::Begun);
-        let mut read = || {
-            let mut rows = Vec::new();
-            mapped.read(Time(5), None, &mut rows);
-            let row = |row: OperationChargeRow| (row.name.into_owned(), row.count, row.total_ns.0);
-            rows.into_iter().map(row).collect::<Vec<_>>()
-        };
-        let period = 1_000_000_000 / u64::from(CLOCK_RATE);
-        let expected = [
-            (FIRST_TOUCH.to_owned(), 2, 0),
-            (CLOCK_FIRST_TOUCH.to_owned(), 3, 3 * period),
-        ];
-        assert_eq!(read(), expected);
-        assert_eq!(read(), []);
-    }
-}
+mod tests;
