@@ -74,15 +74,17 @@ function operations({ operations }: Judgement): HTMLElement | null {
 }
 
 /** What operations gave back to the kernel, and what it costs that it came again; nothing where they gave nothing back. */
-function givenBack({ bytes, again_bytes, again, unknown }: Judgement["given_back"]): string {
-  if (!bytes) return "";
-  const cost = again ? `, whose first touches outside of operations took ${fmt.share(again.share)} ± ${fmt.share(again.error)} of the CPU time` : "";
+function givenBack({ bytes, address_bytes, again_bytes, again, unknown }: Judgement["given_back"]): string {
+  if (!bytes && !unknown) return "";
+  // Where it is not known what was there, no more than the addresses.
+  const gave = bytes ? fmt.bytes(bytes) : `up to ${fmt.bytes(address_bytes)}`;
+  const cost = again ? `, whose first touches by the program itself, outside of operations, took ${fmt.share(again.share)} ± ${fmt.share(again.error)} of the CPU time` : "";
   const came = again_bytes ? `; ${fmt.bytes(again_bytes)} of that came again at least${cost}` : "";
-  return ` Operations gave ${fmt.bytes(bytes)} back to the kernel${came}${unknown ? `; how much of it came again is not known, as ${unknown.why}` : ""}.`;
+  return ` Operations gave ${gave} back to the kernel${came}${unknown ? `; what page faults take in all as it comes again is not known, as ${unknown.why}` : ""}.`;
 }
 
 function kernel({ syscalls, faults, mmap_lock, given_back }: Judgement): HTMLElement {
-  const note = `${fmt.count(faults.inside)} page faults within operations (${(faults.per_operation * 1000).toFixed(2)} to 1,000 operations), ${fmt.count(faults.outside)} elsewhere${faults.behind === null ? "" : `, ${fmt.count(faults.behind)} of these first touches of memory that the allocator had mapped${faults.behind_share ? ` (${fmt.share(faults.behind_share.share)} ± ${fmt.share(faults.behind_share.error)} of the CPU time)` : ""}`}.${mmap_lock ? ` Operations waited ${fmt.duration(mmap_lock.time_ns)} for mmap_lock, the lock of the process's mappings (${fmt.count(mmap_lock.waits)} ${mmap_lock.waits === 1 ? "wait" : "waits"}), the program elsewhere ${fmt.duration(mmap_lock.outside_ns)}.` : ""}${givenBack(given_back)}`;
+  const note = `${fmt.count(faults.inside)} page faults within operations (${(faults.per_operation * 1000).toFixed(2)} to 1,000 operations), ${fmt.count(faults.outside)} elsewhere${faults.behind === null ? "" : `, ${fmt.count(faults.behind)} of these first touches of memory that the allocator had mapped${faults.behind_share ? ` (${fmt.share(faults.behind_share.share)} ± ${fmt.share(faults.behind_share.error)} of the CPU time)` : ""}${faults.behind_by_kernel ? `; ${fmt.count(faults.behind_by_kernel)} of them by the kernel, as in read: their time is not known` : ""}`}.${mmap_lock ? ` Operations waited ${fmt.duration(mmap_lock.time_ns)} for mmap_lock, the lock of the process's mappings (${fmt.count(mmap_lock.waits)} ${mmap_lock.waits === 1 ? "wait" : "waits"}), the program elsewhere ${fmt.duration(mmap_lock.outside_ns)}.` : ""}${givenBack(given_back)}`;
   return table("System calls and page faults", ["system call", "count", ["by frees", "within operations that free"], ["failed", "they gave an error, or brk did not move the end of the heap"], "time", ["without a CPU", "ready to run meanwhile, and other programs had the CPUs"], "bytes", "of 1,000 operations"],
     syscalls.map(c => ({
       title: c.sites.length ? `largest parts from ${c.sites.map(([site, n]) => `${site} (${fmt.count(n)})`).join(", ")}` : c.name,

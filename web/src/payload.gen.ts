@@ -766,8 +766,12 @@ outside: number,
  */
 behind: number | null, 
 /**
- * The share of CPU time in these, as far as the program's own code made them and no system call; by the clocks of CPUs. Null likewise, and where no
- * clock found the program at work.
+ * Of these, those that the kernel made for the program, as in `read`: their time is not known. Null likewise.
+ */
+behind_by_kernel: number | null, 
+/**
+ * The share of CPU time in the others, which the program's own code made; by the clocks of CPUs. Null likewise, where no clock found the program at
+ * work, and where the kernel made most of them.
  */
 behind_share: Share | null, 
 /**
@@ -971,7 +975,7 @@ address: Address, };
  */
 export type GivenBack = { 
 /**
- * Bytes that operations gave back: by `munmap` and `brk` where they free or reallocate, and by `madvise`.
+ * Bytes of pages that were there and that operations gave back, at least: what they unmapped, and what they gave back by `madvise` at once.
  */
 bytes: Bytes, 
 /**
@@ -979,16 +983,21 @@ bytes: Bytes,
  */
 advised_bytes: Bytes, 
 /**
- * Bytes of these that came again, at least, in processes in which they are three times the peak of usable bytes or more; 0 where there are none.
+ * Bytes of addresses, whether anything was there or not: of `munmap` and `brk` in operations that free or reallocate, and of `madvise`.
+ */
+address_bytes: Bytes, 
+/**
+ * Bytes that came again, at least, in processes in which three times as much or more came again as did not; 0 where there are none.
  */
 again_bytes: Bytes, 
 /**
- * The share of CPU time in first touches of memory that came again, as far as it is known; by the clocks of CPUs. Null where no clock found the program
- * at work.
+ * The share of CPU time in first touches of memory that came again, by the program's own code and outside of operations; by the clocks of CPUs. Null
+ * where no clock found the program at work, where the kernel made most of them for the program, as in `read`, and where it is not known which memory
+ * is the allocator's.
  */
 again: Share | null, 
 /**
- * First touches of which it is not known whether they are of memory that came again; null where there are none.
+ * First touches of which it is not known what they took because their memory came again; null where there are none.
  */
 unknown: UnknownTouches | null, };
 
@@ -3343,7 +3352,7 @@ verdict: Verdict,
 diagnoses: null, undecided: null, operations: null, time: null, times: null, syscalls: null, mmap_lock: null, faults: null, given_back: null, memory: null, pages: null, lines: null, choice: null, sites: null, blocks: null, classes: null, threads: null, processes: null, };
 
 /**
- * First touches of which it is not known whether they are of memory that came again.
+ * First touches of which it is not known what they took because their memory came again.
  */
 export type UnknownTouches = { 
 /**

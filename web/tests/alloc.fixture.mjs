@@ -33,8 +33,8 @@ export function alloc(change = () => {}) {
     time: { cpu_ns: 6 * S, operations_ns: 2 * S, operations_error: 0.03, operations_least_ns: 2 * S, waited_ns: S, queued_ns: 0, timed: { share: 0.33, error: 0.02 }, sampled: { share: 0.31, error: 0.01 }, allocating_ns: S, counting_ns: S / 10, samples: 6000, differ: false },
     times: { fresh: { timed: 70, p50_ns: 45, p99_ns: 1200, max_ns: 8_100_000, mean_ns: 61.4, mean_error_ns: 20 }, free: { timed: 60, p50_ns: 20, p99_ns: 300, max_ns: 5000, mean_ns: 25, mean_error_ns: 1 } },
     syscalls: [{ name: "futex", count: 900, by_frees: 300, failed: 7, time_ns: S, queued_ns: 0, bytes: 0, per_operation: 0.1, sites: [["grow (list.c:12)", 800]] }],
-    faults: { inside: 120, outside: 4000, behind: 3000, behind_share: { share: 0.12, error: 0.015 }, per_operation: 0.0133 },
-    given_back: { bytes: 80 * MIB, advised_bytes: 0, again_bytes: 60 * MIB, again: { share: 0.11, error: 0.012 }, unknown: null },
+    faults: { inside: 120, outside: 4000, behind: 3000, behind_by_kernel: 400, behind_share: { share: 0.12, error: 0.015 }, per_operation: 0.0133 },
+    given_back: { bytes: 80 * MIB, advised_bytes: 0, address_bytes: 90 * MIB, again_bytes: 60 * MIB, again: { share: 0.11, error: 0.012 }, unknown: null },
     memory: {
       peak_requested_bytes: 40 * MIB, peak_usable_bytes: 45 * MIB, peak_ns: 8 * S, peak_resident_bytes: 70 * MIB, peak_heap_resident_bytes: 60 * MIB, peak_heap_resident_before_end_ns: S / 20, end_requested_bytes: 35 * MIB, end_blocks: 5, internal_fragmentation: 0.11, blowup: 1.5, kept_bytes: 10 * MIB,
       mostly_kept: 0, mostly_kept_ns: 0, unseen_frees: 0, uncounted: null, unknown: null, own_bytes: MIB,

@@ -172,8 +172,10 @@ pub struct Faults {
     /// Of these, first touches of pages that the allocator had mapped: fresh memory whose price the program pays later. Null where it is not known which
     /// pages are the allocator's.
     pub behind: Option<u64>,
-    /// The share of CPU time in these, as far as the program's own code made them and no system call; by the clocks of CPUs. Null likewise, and where no
-    /// clock found the program at work.
+    /// Of these, those that the kernel made for the program, as in `read`: their time is not known. Null likewise.
+    pub behind_by_kernel: Option<u64>,
+    /// The share of CPU time in the others, which the program's own code made; by the clocks of CPUs. Null likewise, where no clock found the program at
+    /// work, and where the kernel made most of them.
     pub behind_share: Option<Share>,
     /// Within operations, for each.
     pub per_operation: f64,

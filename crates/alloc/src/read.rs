@@ -30,6 +30,8 @@ pub(crate) struct Tables {
     pub(crate) unreached: Vec<(Pid, String, String)>,
     /// When processes ended.
     pub(crate) ends: HashMap<Pid, Time>,
+    /// When the programs of a process began, each after the one before it.
+    pub(crate) begins: HashMap<Pid, Vec<Time>>,
 }
 
 impl Tables {
@@ -63,6 +65,7 @@ impl Tables {
                 .iter()
                 .filter_map(|p| Some((p.pid, p.died_ns?)))
                 .collect(),
+            begins: begins(&processes),
             unreached: processes
                 .iter()
                 .filter_map(|p| Some((p.pid, p.exe.clone(), p.objects_why.clone()?)))
@@ -70,4 +73,22 @@ impl Tables {
             processes: processes.into_iter().map(|p| (p.pid, p.exe)).collect(),
         })
     }
+
+    /// The number of the program that a process ran up to this time: one that ended then is not the next one.
+    pub(crate) fn program_at(&self, pid: Pid, time: Time) -> usize {
+        let begins = self.begins.get(&pid);
+        begins.map_or(0, |begins| begins.partition_point(|begin| *begin < time))
+    }
+}
+
+fn begins(processes: &[ProcessRow]) -> HashMap<Pid, Vec<Time>> {
+    let mut found: HashMap<Pid, Vec<Time>> = HashMap::new();
+    for process in processes {
+        found.entry(process.pid).or_default().push(process.born_ns);
+    }
+    for begins in found.values_mut() {
+        begins.sort_unstable();
+        begins.dedup();
+    }
+    found
 }

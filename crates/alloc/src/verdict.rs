@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(verdict.answer, Answer::Unknown);
         assert!(
             verdict.sentence.starts_with(
-                "Whether the allocator (glibc) is a problem is not known: it gave 1 GiB back"
+                "Whether the allocator (glibc) is a problem is not known: it gave up to 1 GiB back"
             ),
             "{}",
             verdict.sentence

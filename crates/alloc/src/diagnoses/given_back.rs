@@ -66,7 +66,7 @@ fn cost(
         side: by_calls.max(both.side(CALLS_SHARE)),
         share: both.share,
         took: format!(
-            "{}. Of {} that operations gave back {} came again at least, and the first touches of that, outside of operations, took {} ± {}: with the calls {} of the CPU time",
+            "{}. Of {} that operations gave back {} came again at least, and the first touches of that by the program itself, outside of operations, took {} ± {}: with the calls {} of the CPU time",
             format::duration(time),
             format::bytes(given.bytes),
             format::bytes(given.again_bytes),
@@ -167,14 +167,14 @@ pub(super) fn mapping(judgement: &Judgement) -> Found {
     ))
 }
 
-/// Why it is not known whether memory came again, where that may take so much time that it would be a diagnosis; as a part of a sentence.
+/// Why it is not known what it takes that memory comes again, where that may be so much time that it would be a diagnosis; as a part of a sentence.
 pub(crate) fn perhaps(judgement: &Judgement) -> Option<String> {
     let given = &judgement.given_back;
     let unknown = given.unknown.as_ref()?;
     (unknown.at_most.side(CALLS_SHARE) != Side::Below).then(|| {
         format!(
-            "it gave {} back to the kernel, and it cannot be told how much of that came again, as {}: page faults of such memory may take up to {} of the CPU time",
-            format::bytes(given.bytes),
+            "it gave up to {} back to the kernel, and what page faults take as that comes again is not known, as {}: up to {} of the CPU time",
+            format::bytes(given.bytes.max(given.address_bytes)),
             unknown.why,
             percent(unknown.at_most.share)
         )
@@ -229,7 +229,7 @@ mod tests {
             },
             again_bytes: Bytes(19 * 96 * MIB),
             again: Some(again),
-            unknown: None,
+            ..GivenBack::default()
         };
         of
     }
@@ -306,7 +306,7 @@ mod tests {
         let said = perhaps(&of).unwrap();
         assert!(
             said.contains(
-                "as the program ran before: page faults of such memory may take up to 30 % of"
+                "comes again is not known, as the program ran before: up to 30 % of the CPU time"
             ),
             "{said}"
         );

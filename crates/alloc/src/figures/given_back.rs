@@ -1,8 +1,20 @@
 //! Memory that operations give back to the kernel, and that comes again.
 //!
-//! The kernel clears pages that come again anew, and each is a page fault of the program: most of that time is no time of an operation. A program that
-//! fills memory once, however much, touches no more than its peak for the first time: first touches beyond that are of memory that came again, as far
-//! as operations gave it back.
+//! The kernel clears pages that come again anew, and each is a page fault of the program: most of that time is no time of an operation.
+//!
+//! # How it is known
+//!
+//! **By page faults.** Had the allocator kept the touched pages that its operations gave back, as many of the first touches that follow would have found
+//! one of them: these are of memory that came again. The recorder counts them as they happen (`record/src/probes/operations/mapped.rs`), and how often
+//! clocks found a thread in one. What the program itself gives back, what is mapped and hardly touched, and memory that is filled once, however much, is
+//! not among them. Each is 4 KiB or more.
+//!
+//! **By the counter of pages**, where a page fault brings more (huge pages). `A` is what is there of the allocator's memory, `G` what operations have given
+//! back of it and `L` what the program has given back itself, up to a moment: what has come is `A + G + L`. Of that no more than `max(A) + L` did not come
+//! again, so that `A + G - max(A)` did, or more: `G - max(A)` at least. A maximum of `A` stands before a call that takes pages away, where all that the
+//! process has is read, of which `A` is a part. What is counted for `G` is never more than what went.
+//!
+//! Both hold for each program that a process runs, and so for their sums.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +23,33 @@ use ts_rs::TS;
 use varve_model::{Bytes, PAGE_BYTES, Pid};
 
 use super::Share;
-use super::operations::{CLOCK_FIRST_TOUCH, FIRST_TOUCH, frees};
+use super::operations::{
+    ADVISED_RESIDENT, ADVISED_TOUCHED, CAME_AGAIN, CAME_AGAIN_BY_KERNEL, CAME_AGAIN_IN_OPERATION,
+    CLOCK_CAME_AGAIN, CLOCK_FIRST_TOUCH, FIRST_TOUCH, FIRST_TOUCH_IN_OPERATION, MOST_RESIDENT,
+    UNMAPPED_RESIDENT, UNMAPPED_TOUCHED, frees,
+};
 use crate::read::Tables;
 
 /// Memory that operations gave back to the kernel, and what it costs that it came again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct GivenBack {
-    /// Bytes that operations gave back: by `munmap` and `brk` where they free or reallocate, and by `madvise`.
+    /// Bytes of pages that were there and that operations gave back, at least: what they unmapped, and what they gave back by `madvise` at once.
     pub bytes: Bytes,
     /// Of these, by `madvise`.
     pub advised_bytes: Bytes,
-    /// Bytes of these that came again, at least, in processes in which they are three times the peak of usable bytes or more; 0 where there are none.
+    /// Bytes of addresses, whether anything was there or not: of `munmap` and `brk` in operations that free or reallocate, and of `madvise`.
+    pub address_bytes: Bytes,
+    /// Bytes that came again, at least, in processes in which three times as much or more came again as did not; 0 where there are none.
     pub again_bytes: Bytes,
-    /// The share of CPU time in first touches of memory that came again, as far as it is known; by the clocks of CPUs. Null where no clock found the program
-    /// at work.
+    /// The share of CPU time in first touches of memory that came again, by the program's own code and outside of operations; by the clocks of CPUs. Null
+    /// where no clock found the program at work, where the kernel made most of them for the program, as in `read`, and where it is not known which memory
+    /// is the allocator's.
     pub again: Option<Share>,
-    /// First touches of which it is not known whether they are of memory that came again; null where there are none.
+    /// First touches of which it is not known what they took because their memory came again; null where there are none.
     pub unknown: Option<UnknownTouches>,
 }
 
-/// First touches of which it is not known whether they are of memory that came again.
+/// First touches of which it is not known what they took because their memory came again.
 #[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct UnknownTouches {
     /// The share of CPU time in them, at most.
@@ -39,46 +58,90 @@ pub struct UnknownTouches {
     pub why: String,
 }
 
-/// Memory that came again has to be this multiple of the peak.
+/// As many times as much has to come again as does not.
 const TIMES: u64 = 3;
 /// Of less than this nothing is said.
 const MUCH_MEMORY: u64 = 8 << 20;
-/// Why it is not known how much memory came again, where it is known which pages are the allocator's.
-const LARGE_PAGES: &str = "a page fault may have brought more than 4 KiB (huge pages)";
+/// One first touch in so many may be the kernel's for the time of all to be that of the others.
+const FEW: u64 = 100;
+/// Why it is not known how long first touches of memory that came again took, where it is known which they are.
+const BY_KERNEL: &str = "the kernel made many of them, in system calls such as read";
 
-/// Bytes of a process, and samples of the clocks that found it at work.
+/// What operations gave back in one way, in bytes that were there: by page faults, and by the counter of pages. Both are no more than it was.
+#[derive(Default)]
+struct Given {
+    touched: u64,
+    resident: u64,
+}
+
+impl Given {
+    fn bytes(&self) -> u64 {
+        self.touched.max(self.resident)
+    }
+}
+
+/// Bytes, first touches and samples of a process.
 #[derive(Default)]
 struct Process {
-    unmapped: u64,
-    advised: u64,
-    touched: u64,
-    /// What page faults within operations brought, at least.
-    touched_inside: u64,
+    unmapped: Given,
+    advised: Given,
+    addresses: u64,
+    /// First touches, within operations and elsewhere, and those of memory that came again.
+    touches: u64,
+    again: u64,
+    /// Of these outside of operations, those that the kernel made.
+    again_outside: u64,
+    again_by_kernel: u64,
+    /// Bytes that were there at once, at most.
+    most: u64,
+    /// The peaks of usable bytes.
     peak: u64,
-    /// Samples in first touches of the allocator's pages.
+    /// Samples in first touches of the allocator's pages, and of memory that came again.
     in_touches: u64,
+    in_again: u64,
     /// Samples in the kernel outside of operations: first touches are among them.
     in_kernel: u64,
 }
 
 impl Process {
     fn given(&self) -> u64 {
-        self.unmapped.saturating_add(self.advised)
+        self.unmapped.bytes().saturating_add(self.advised.bytes())
     }
 
-    /// Bytes that came again, at least: a first touch counts as 4 KiB, and may have brought more.
-    fn again(&self) -> u64 {
-        self.touched.saturating_sub(self.peak).min(self.given())
+    /// Bytes that came again at least, by the counter of pages.
+    fn counted(&self) -> u64 {
+        let given = self.unmapped.resident.saturating_add(self.advised.resident);
+        given.saturating_sub(self.most)
     }
 
-    /// Whether fewer pages were touched than the peak has: then page faults brought more than one.
-    fn lacks_touches(&self) -> bool {
-        self.touched.saturating_add(self.touched_inside) < self.peak
+    /// Bytes that came again, at least.
+    fn again_bytes(&self) -> u64 {
+        let touched = self.again.saturating_mul(PAGE_BYTES);
+        touched.max(self.counted())
     }
 
-    /// Whether this is much memory, and at least that multiple of its peak.
-    fn is_much(&self, bytes: u64, times: u64) -> bool {
-        self.peak > 0 && bytes >= MUCH_MEMORY && bytes >= self.peak.saturating_mul(times)
+    /// Whether much memory was given back, and that many times as much came again as did not.
+    fn is_again_and_again(&self) -> bool {
+        let exceeds = |again: u64, once: u64| again > 0 && again >= once.saturating_mul(TIMES);
+        let fresh = self.touches.saturating_sub(self.again);
+        self.given() >= MUCH_MEMORY
+            && (exceeds(self.again, fresh) || exceeds(self.counted(), self.most))
+    }
+
+    /// Whether it may be so, where page faults do not say it. The memory that was given back last may not have come again: so it has to be one peak more.
+    fn may_be(&self) -> bool {
+        let least = self.peak.saturating_mul(TIMES + 1);
+        self.peak > 0 && self.addresses >= least.max(MUCH_MEMORY)
+    }
+
+    /// Whether there is a time of first touches outside of operations: not where the kernel made most of them.
+    fn has_time(&self) -> bool {
+        self.again_by_kernel <= self.again_outside / 2
+    }
+
+    /// Whether it is not that of all of them.
+    fn lacks_time(&self) -> bool {
+        self.again_by_kernel.saturating_mul(FEW) > self.again_outside
     }
 }
 
@@ -86,27 +149,48 @@ fn processes(tables: &Tables) -> BTreeMap<Pid, Process> {
     let mut found: BTreeMap<Pid, Process> = BTreeMap::new();
     for row in &tables.charges {
         let of = found.entry(row.pid).or_default();
+        let bytes = row.bytes.0;
         match (row.name.as_ref(), row.operation.as_deref()) {
             // Memory that an allocation unmaps was never touched: it lies beside a heap that has to be aligned.
             ("munmap" | "brk", Some(operation))
                 if frees(operation) || operation.starts_with("realloc") =>
             {
-                of.unmapped += row.bytes.0;
+                of.addresses += bytes;
             }
-            ("madvise", Some(_)) => of.advised += row.bytes.0,
-            ("page_fault", Some(_)) => {
-                of.touched_inside += row.count.saturating_mul(PAGE_BYTES);
+            ("madvise", Some(_)) => of.addresses += bytes,
+            (UNMAPPED_TOUCHED, _) => of.unmapped.touched += bytes,
+            (UNMAPPED_RESIDENT, _) => of.unmapped.resident += bytes,
+            (ADVISED_TOUCHED, _) => of.advised.touched += bytes,
+            (ADVISED_RESIDENT, _) => of.advised.resident += bytes,
+            // A row has what it has grown by.
+            (MOST_RESIDENT, _) => of.most += bytes,
+            (FIRST_TOUCH | FIRST_TOUCH_IN_OPERATION, _) => of.touches += row.count,
+            (CAME_AGAIN, _) => {
+                of.again += row.count;
+                of.again_outside += row.count;
             }
-            (FIRST_TOUCH, _) => of.touched += row.count.saturating_mul(PAGE_BYTES),
+            (CAME_AGAIN_IN_OPERATION, _) => of.again += row.count,
+            (CAME_AGAIN_BY_KERNEL, _) => of.again_by_kernel += row.count,
             (CLOCK_FIRST_TOUCH, _) => of.in_touches += row.count,
+            (CLOCK_CAME_AGAIN, _) => of.in_again += row.count,
             ("clock_kernel", None) => of.in_kernel += row.count,
             _ => {}
         }
     }
+    for ((pid, _), peak) in peaks(tables) {
+        found.entry(pid).or_default().peak += peak;
+    }
+    found
+}
+
+/// The most bytes that could be used at once in blocks, of each program of each process.
+fn peaks(tables: &Tables) -> BTreeMap<(Pid, usize), u64> {
+    let mut found: BTreeMap<(Pid, usize), u64> = BTreeMap::new();
     for row in &tables.memory {
         let usable = row.peak_usable_bytes.unwrap_or_default();
-        let of = found.entry(row.pid).or_default();
-        of.peak = of.peak.max(usable.max(row.peak_requested_bytes).0);
+        let program = tables.program_at(row.pid, row.time_ns);
+        let peak = found.entry((row.pid, program)).or_default();
+        *peak = usable.max(row.peak_requested_bytes).0.max(*peak);
     }
     found
 }
@@ -118,38 +202,36 @@ pub(super) fn given_back(
     unknown: impl Fn(Pid) -> Option<String>,
 ) -> GivenBack {
     let mut found = GivenBack::default();
-    let (mut in_touches, mut in_again) = (0, 0.0);
+    let (mut in_again, mut is_timed) = (0, false);
     let (mut perhaps, mut reason) = (0, None);
     for (pid, of) in processes(tables) {
         found.bytes.0 += of.given();
-        found.advised_bytes.0 += of.advised;
-        if !of.is_much(of.given(), TIMES) {
+        found.advised_bytes.0 += of.advised.bytes();
+        found.address_bytes.0 += of.addresses;
+        if of.given().max(of.addresses) < MUCH_MEMORY {
             continue;
         }
         let why = unknown(pid);
-        if why.is_none() && of.is_much(of.again(), TIMES) {
-            found.again_bytes.0 += of.again();
-            in_touches += of.in_touches;
-            in_again += of.in_touches as f64 * (of.again() as f64 / of.touched as f64);
-        } else if of.is_much(of.given(), TIMES + 1) && (why.is_some() || of.lacks_touches()) {
-            // The memory that was given back last may not have come again: so it has to be one peak more.
-            perhaps += match why {
-                Some(_) => of.in_kernel,
-                None => of.in_touches,
-            };
-            reason = reason.or(why).or_else(|| Some(LARGE_PAGES.to_owned()));
+        let is_much = of.is_again_and_again();
+        if is_much {
+            found.again_bytes.0 += of.again_bytes();
+            in_again += of.in_again;
+            is_timed |= why.is_none() && of.has_time();
+        }
+        let is_open = match why {
+            Some(_) => is_much || of.may_be(),
+            None => is_much && of.lacks_time(),
+        };
+        if is_open {
+            perhaps += of.in_kernel.saturating_sub(of.in_touches);
+            reason = reason.or(why).or_else(|| Some(BY_KERNEL.to_owned()));
         }
     }
-    // Each process had to touch its peak once.
-    let part = match (found.again_bytes, in_touches) {
-        (Bytes(0), _) => 0.0,
-        (_, 0) => 1.0,
-        _ => in_again / in_touches as f64,
+    let again = Share::of(in_again, samples);
+    found.again = match found.again_bytes {
+        Bytes(0) => again.map(|_| Share::default()),
+        _ => again.filter(|_| is_timed),
     };
-    found.again = Share::of(in_touches, samples).map(|all| Share {
-        share: all.share * part,
-        error: all.error * part,
-    });
     found.unknown = reason
         .zip(Share::of(perhaps, samples))
         .map(|(why, at_most)| UnknownTouches { at_most, why });
@@ -163,9 +245,12 @@ mod tests {
 
     use super::*;
 
+    type Rows = Vec<OperationChargeRow>;
+
     const MIB: u64 = 1 << 20;
-    /// Twenty times 96 MiB.
-    const ALL: u64 = 20 * 96 * MIB;
+    const BLOCK: u64 = 96 * MIB;
+    /// Twenty blocks.
+    const ALL: u64 = 20 * BLOCK;
 
     fn charge(
         name: &'static str,
@@ -210,38 +295,50 @@ mod tests {
         }
     }
 
-    fn tables(peak_bytes: u64, charges: Vec<OperationChargeRow>) -> Tables {
+    fn tables(charges: Rows) -> Tables {
         Tables {
             charges,
-            memory: vec![peak(Pid(7), peak_bytes)],
+            memory: vec![peak(Pid(7), BLOCK)],
             ..Tables::default()
         }
     }
 
     /// By 1,000 samples, where it is known what the allocator has mapped.
-    fn found(of: &Tables) -> GivenBack {
-        given_back(of, 1000, |_| None)
+    fn found(charges: Rows) -> GivenBack {
+        given_back(&tables(charges), 1000, |_| None)
     }
 
-    fn touches(bytes: u64, sampled: u64) -> [OperationChargeRow; 2] {
-        [
-            charge("first_touch", None, bytes / PAGE_BYTES, 0),
-            charge("clock_first_touch", None, sampled, 0),
+    /// Bytes that were touched for the first time outside of operations, those that came again, and the samples in both.
+    fn touches(bytes: [u64; 2], sampled: [u64; 2]) -> Rows {
+        let [touched, again] = bytes.map(|bytes| bytes / PAGE_BYTES);
+        vec![
+            charge(FIRST_TOUCH, None, touched, 0),
+            charge(CAME_AGAIN, None, again, 0),
+            charge(CLOCK_FIRST_TOUCH, None, sampled[0], 0),
+            charge(CLOCK_CAME_AGAIN, None, sampled[1], 0),
         ]
+    }
+
+    /// What operations gave back of touched memory, in such rows.
+    fn gives(name: &'static str, bytes: u64) -> OperationChargeRow {
+        charge(name, None, bytes / PAGE_BYTES, bytes)
+    }
+
+    fn with(mut rows: Rows, more: OperationChargeRow) -> Rows {
+        rows.push(more);
+        rows
     }
 
     #[test]
     fn what_is_given_back_and_touched_anew_comes_again() {
-        let mut charges = vec![charge("munmap", Some("free"), 20, ALL)];
-        charges.extend(touches(ALL, 800));
-        let found = found(&tables(96 * MIB, charges));
+        let rows = touches([ALL, ALL - BLOCK], [800, 750]);
+        let unmaps = charge("munmap", Some("free"), 20, ALL + 7);
+        let rows = with(with(rows, gives(UNMAPPED_TOUCHED, ALL)), unmaps);
+        let found = found(rows);
         assert_eq!((found.bytes, found.advised_bytes), (Bytes(ALL), Bytes(0)));
-        assert_eq!(found.again_bytes, Bytes(19 * 96 * MIB));
-        // The first of twenty times is no part of it.
-        let again = found.again.unwrap();
-        assert!((again.share - 0.8 * 0.95).abs() < 1e-9, "{again:?}");
-        let error = 1.96 * (0.8f64 * 0.2 / 1000.0).sqrt() * 0.95;
-        assert!((again.error - error).abs() < 1e-9, "{again:?}");
+        assert_eq!(found.address_bytes, Bytes(ALL + 7));
+        assert_eq!(found.again_bytes, Bytes(ALL - BLOCK));
+        assert_eq!(found.again, Share::of(750, 1000));
         assert_eq!(found.unknown, None);
     }
 
@@ -249,68 +346,119 @@ mod tests {
     fn memory_that_is_filled_once_does_not_come_again() {
         // All of it is in use at the end, or it is unmapped then.
         for given in [0, ALL] {
-            let mut charges = vec![charge("munmap", Some("free"), 20, given)];
-            charges.extend(touches(ALL, 800));
-            let found = found(&tables(ALL, charges));
+            let rows = touches([ALL, 0], [800, 0]);
+            let found = found(with(rows, gives(UNMAPPED_TOUCHED, given)));
             assert_eq!(found.again_bytes, Bytes(0), "{given}");
             assert_eq!(found.again, Some(Share::default()), "{given}");
             assert_eq!(found.unknown, None, "{given}");
         }
     }
 
+    /// Addresses say nothing: what is mapped and hardly touched, beside memory that the program empties itself.
     #[test]
-    fn memory_that_stays_mapped_does_not_come_again() {
-        // An allocator that never uses a block again, and one that unmaps what lies beside its heaps as it makes them.
-        let beside = charge("munmap", Some("malloc"), 20, ALL);
-        for more in [None, Some(beside)] {
-            let mut charges: Vec<OperationChargeRow> = touches(ALL, 800).into();
-            charges.extend(more);
-            let found = found(&tables(96 * MIB, charges));
-            assert_eq!((found.bytes, found.again_bytes), (Bytes(0), Bytes(0)));
-            assert_eq!(found.unknown, None);
-        }
-    }
-
-    #[test]
-    fn each_process_has_a_peak_of_its_own() {
-        // Twenty processes fill and unmap 96 MiB each.
-        let of = |mut row: OperationChargeRow, pid: u32| {
-            row.pid = Pid(pid);
-            row
-        };
-        let mut all = Tables::default();
-        for pid in 1..=20 {
-            all.memory.push(peak(Pid(pid), 96 * MIB));
-            let unmaps = charge("munmap", Some("free"), 1, 96 * MIB);
-            let rows = touches(96 * MIB, 40).into_iter().chain([unmaps]);
-            all.charges.extend(rows.map(|row| of(row, pid)));
-        }
-        let found = found(&all);
-        assert_eq!((found.bytes, found.again_bytes), (Bytes(ALL), Bytes(0)));
-    }
-
-    #[test]
-    fn fewer_page_faults_than_pages_say_nothing() {
-        // 2 MiB each.
-        let mut charges = vec![charge("madvise", Some("free"), 20, ALL)];
-        charges.extend(touches(ALL / 512, 300));
-        let found = found(&tables(96 * MIB, charges));
-        assert_eq!(
-            (found.advised_bytes, found.again_bytes),
-            (Bytes(ALL), Bytes(0))
-        );
-        let unknown = found.unknown.unwrap();
-        assert!(unknown.why.contains("huge pages"), "{}", unknown.why);
-        assert!((unknown.at_most.share - 0.3).abs() < 1e-9);
-    }
-
-    /// They are a part of what operations take.
-    #[test]
-    fn page_faults_within_operations_are_no_huge_pages() {
-        let inside = charge("page_fault", Some("malloc"), ALL / 4096, 0);
-        let charges = vec![charge("brk", Some("free"), 20, ALL), inside];
-        let found = found(&tables(96 * MIB, charges));
+    fn addresses_are_no_memory() {
+        let rows = touches([ALL, 20 * PAGE_BYTES], [800, 1]);
+        let rows = with(rows, gives(UNMAPPED_TOUCHED, 20 * PAGE_BYTES));
+        let found = found(with(rows, charge("munmap", Some("free"), 20, ALL)));
+        assert_eq!(found.bytes, Bytes(20 * PAGE_BYTES));
         assert_eq!((found.again_bytes, found.unknown), (Bytes(0), None));
+    }
+
+    #[test]
+    fn what_comes_again_twice_is_not_much() {
+        let of = |times: u64| {
+            let rows = touches([(times + 1) * BLOCK, times * BLOCK], [300, 200]);
+            found(with(rows, gives(ADVISED_TOUCHED, (times + 1) * BLOCK))).again_bytes
+        };
+        assert_eq!((of(2), of(3)), (Bytes(0), Bytes(3 * BLOCK)));
+    }
+
+    /// Those within operations are a part of what operations take.
+    #[test]
+    fn first_touches_within_operations_count_and_have_no_time() {
+        let pages = |bytes: u64| bytes / PAGE_BYTES;
+        let rows = vec![
+            charge(FIRST_TOUCH_IN_OPERATION, None, pages(ALL), 0),
+            charge(CAME_AGAIN_IN_OPERATION, None, pages(ALL - BLOCK), 0),
+            gives(UNMAPPED_TOUCHED, ALL),
+        ];
+        let found = found(rows);
+        assert_eq!(found.again_bytes, Bytes(ALL - BLOCK));
+        assert_eq!(found.again, Share::of(0, 1000));
+        assert_eq!(found.unknown, None);
+    }
+
+    /// A page fault for 2 MiB: the counter says what these were.
+    #[test]
+    fn huge_pages_come_again_as_well() {
+        let rows = touches([ALL / 512, (ALL - BLOCK) / 512], [300, 280]);
+        let rows = with(rows, gives(ADVISED_TOUCHED, ALL / 512));
+        let by_counter = charge(ADVISED_RESIDENT, Some("free"), 20, ALL - MIB);
+        let rows = with(rows, by_counter);
+        let beside = |own: u64| with(rows.clone(), charge(MOST_RESIDENT, None, 20, own));
+        // With memory of the program's own.
+        let known = found(beside(BLOCK + 5 * MIB));
+        assert_eq!(known.advised_bytes, Bytes(ALL - MIB));
+        assert_eq!(known.again_bytes, Bytes(ALL - BLOCK - 6 * MIB));
+        assert_eq!(known.again, Share::of(280, 1000));
+        assert_eq!(known.unknown, None);
+        // Where that is much it is known of fewer bytes, and the time is the same.
+        let of = found(beside(ALL));
+        assert_eq!(of.again_bytes, Bytes((ALL - BLOCK) / 512));
+        assert_eq!(of.again, Share::of(280, 1000));
+    }
+
+    #[test]
+    fn the_time_of_what_the_kernel_touches_is_not_known() {
+        let kernel = |all: u64, again: u64, by_kernel: u64| {
+            let rows = touches([all, again], [0, 0]);
+            let rows = with(rows, gives(UNMAPPED_TOUCHED, all));
+            let by_kernel = by_kernel / PAGE_BYTES;
+            let rows = with(rows, charge(CAME_AGAIN_BY_KERNEL, None, by_kernel, 0));
+            found(with(rows, charge("clock_kernel", None, 900, 0)))
+        };
+        let all = kernel(ALL, ALL - BLOCK, ALL - BLOCK);
+        assert_eq!(all.again_bytes, Bytes(ALL - BLOCK));
+        assert_eq!(all.again, None);
+        let unknown = all.unknown.unwrap();
+        assert!(unknown.why.contains("read"), "{}", unknown.why);
+        assert_eq!(Some(unknown.at_most), Share::of(900, 1000));
+        // Of less than half of them it is known, and of few nothing is said.
+        let some = kernel(ALL, ALL - BLOCK, ALL / 4);
+        assert_eq!(some.again, Share::of(0, 1000));
+        assert!(some.unknown.is_some());
+        let few = kernel(ALL, ALL - BLOCK, BLOCK / 10);
+        assert_eq!(few.unknown, None);
+    }
+
+    #[test]
+    fn each_process_and_each_program_has_a_peak_of_its_own() {
+        // Twenty processes, or twenty programs of one, fill and unmap 96 MiB each.
+        for is_one in [false, true] {
+            let mut all = Tables::default();
+            for number in 1..=20 {
+                let pid = Pid(if is_one { 7 } else { number });
+                let end = Time(u64::from(number) * 100);
+                let resident = charge(UNMAPPED_RESIDENT, Some("free"), 1, BLOCK);
+                let rows = with(touches([BLOCK, 0], [40, 0]), resident);
+                let rows = with(rows, charge(MOST_RESIDENT, None, 1, BLOCK));
+                for mut row in with(rows, charge("munmap", Some("free"), 1, BLOCK)) {
+                    row.pid = pid;
+                    row.time_ns = end;
+                    all.charges.push(row);
+                }
+                let mut memory = peak(pid, BLOCK);
+                memory.time_ns = end;
+                all.memory.push(memory);
+                // The next one begins as this one ends.
+                all.begins.entry(pid).or_default().push(Time(end.0 - 100));
+            }
+            for why in [None, Some("the program ran before".to_owned())] {
+                let found = given_back(&all, 1000, |_| why.clone());
+                assert_eq!((found.bytes, found.again_bytes), (Bytes(ALL), Bytes(0)));
+                assert_eq!(found.unknown, None, "{is_one} {why:?}");
+            }
+        }
     }
 
     #[test]
@@ -322,15 +470,27 @@ mod tests {
         ];
         let of = |charges| {
             let why = |_| Some("the program ran before".to_owned());
-            given_back(&tables(96 * MIB, charges), 1000, why)
+            given_back(&tables(charges), 1000, why)
         };
-        let found = of(charges);
-        assert_eq!(found.again_bytes, Bytes(0));
-        let unknown = found.unknown.unwrap();
-        assert_eq!(unknown.why, "the program ran before");
-        assert!((unknown.at_most.share - 0.5).abs() < 1e-9);
+        let unknown = |of: GivenBack| of.unknown.map(|unknown| (unknown.why, unknown.at_most));
+        let expected = Some((
+            "the program ran before".to_owned(),
+            Share::of(500, 1000).unwrap(),
+        ));
+        let addresses = of(charges.clone());
+        assert_eq!(addresses.again_bytes, Bytes(0));
+        assert_eq!(unknown(addresses), expected);
+        // What came again the counter says, and not what it took.
+        let counted = [
+            charge(UNMAPPED_RESIDENT, Some("free"), 20, ALL),
+            charge(MOST_RESIDENT, None, 20, BLOCK),
+        ];
+        let counted = of(charges.into_iter().chain(counted).collect());
+        assert_eq!(counted.again_bytes, Bytes(ALL - BLOCK));
+        assert_eq!(counted.again, None);
+        assert_eq!(unknown(counted), expected);
         // Where little is given back nothing is left open.
-        let little = of(vec![charge("munmap", Some("free"), 1, 96 * MIB)]);
+        let little = of(vec![charge("munmap", Some("free"), 1, BLOCK)]);
         assert_eq!(little.unknown, None);
     }
 }

@@ -100,19 +100,41 @@ fn time_error(name: &str, sum: &Timing, times: &BTreeMap<String, TimeFigures>) -
 }
 
 /// Names of what is charged that are no system calls.
-const NO_CALLS: [&str; 9] = [
+const NO_CALLS: [&str; 20] = [
     "page_fault",
     FIRST_TOUCH,
+    FIRST_TOUCH_BY_KERNEL,
+    FIRST_TOUCH_IN_OPERATION,
+    CAME_AGAIN,
+    CAME_AGAIN_BY_KERNEL,
+    CAME_AGAIN_IN_OPERATION,
+    UNMAPPED_TOUCHED,
+    UNMAPPED_RESIDENT,
+    ADVISED_TOUCHED,
+    ADVISED_RESIDENT,
+    MOST_RESIDENT,
     "clock_user",
     "clock_kernel",
     "clock_pause",
     CLOCK_FIRST_TOUCH,
+    CLOCK_CAME_AGAIN,
     LOCK_SLEPT,
     LOCK_SPUN,
     LOCK_OF_OTHERS,
 ];
 pub(super) const FIRST_TOUCH: &str = "first_touch";
+pub(super) const FIRST_TOUCH_BY_KERNEL: &str = "first_touch_by_kernel";
+pub(super) const FIRST_TOUCH_IN_OPERATION: &str = "first_touch_in_operation";
+pub(super) const CAME_AGAIN: &str = "came_again";
+pub(super) const CAME_AGAIN_BY_KERNEL: &str = "came_again_by_kernel";
+pub(super) const CAME_AGAIN_IN_OPERATION: &str = "came_again_in_operation";
+pub(super) const UNMAPPED_TOUCHED: &str = "unmapped_touched";
+pub(super) const UNMAPPED_RESIDENT: &str = "unmapped_resident";
+pub(super) const ADVISED_TOUCHED: &str = "advised_touched";
+pub(super) const ADVISED_RESIDENT: &str = "advised_resident";
+pub(super) const MOST_RESIDENT: &str = "most_resident";
 pub(super) const CLOCK_FIRST_TOUCH: &str = "clock_first_touch";
+pub(super) const CLOCK_CAME_AGAIN: &str = "clock_came_again";
 const LOCK_SLEPT: &str = "mmap_lock";
 const LOCK_SPUN: &str = "mmap_lock_spun";
 const LOCK_OF_OTHERS: &str = "mmap_lock_of_others";
@@ -205,11 +227,15 @@ pub(super) fn faults(tables: &Tables, operations: u64, samples: u64, knows_heap:
         let rows = tables.charges.iter().filter(|c| c.name == name);
         rows.map(|c| c.count).sum::<u64>()
     };
+    let (behind, by_kernel) = (named(FIRST_TOUCH), named(FIRST_TOUCH_BY_KERNEL));
+    // Clocks find those by the program's own code alone.
+    let knows_time = knows_heap && by_kernel <= behind / 2;
     Faults {
         inside: of(true),
         outside: of(false),
-        behind: knows_heap.then(|| named(FIRST_TOUCH)),
-        behind_share: Share::of(named(CLOCK_FIRST_TOUCH), samples).filter(|_| knows_heap),
+        behind: knows_heap.then_some(behind),
+        behind_by_kernel: knows_heap.then_some(by_kernel),
+        behind_share: Share::of(named(CLOCK_FIRST_TOUCH), samples).filter(|_| knows_time),
         per_operation: of(true) as f64 / operations.max(1) as f64,
     }
 }

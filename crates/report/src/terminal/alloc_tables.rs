@@ -1,6 +1,6 @@
 //! Tables of operations: by what was called, what the kernel did within them, by caller, size class and thread.
 
-use varve_alloc::Judgement;
+use varve_alloc::{Faults, Judgement};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -82,14 +82,7 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
             "{} within operations, {} elsewhere{}",
             format::count(f.inside),
             format::count(f.outside),
-            f.behind.map_or_else(String::new, |behind| format!(
-                ", {} of these first touches of memory that the allocator had mapped{}",
-                format::count(behind),
-                f.behind_share.map_or_else(String::new, |of| format!(
-                    " ({} of the CPU time)",
-                    share(Some(of))
-                ))
-            )),
+            behind(f),
         ),
     );
     given_back(page, of);
@@ -130,15 +123,39 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
     page.more(of.syscalls.len(), rows, 0);
 }
 
+/// First touches of the allocator's memory outside of operations, as the end of a sentence.
+fn behind(of: &Faults) -> String {
+    let Some(touches) = of.behind else {
+        return String::new();
+    };
+    let time = of.behind_share.map_or_else(String::new, |of| {
+        format!(" ({} of the CPU time)", share(Some(of)))
+    });
+    let by_kernel = match of.behind_by_kernel {
+        None | Some(0) => String::new(),
+        Some(some) => format!(
+            "; {} of them by the kernel, as in read: their time is not known",
+            format::count(some)
+        ),
+    };
+    format!(
+        ", {} of these first touches of memory that the allocator had mapped{time}{by_kernel}",
+        format::count(touches)
+    )
+}
+
 /// What operations gave back to the kernel, and what it costs that it came again.
 fn given_back(page: &mut Page, of: &Judgement) {
     let given = &of.given_back;
-    if given.bytes == Bytes(0) {
-        return;
-    }
+    let bytes = match (given.bytes, &given.unknown) {
+        (Bytes(0), None) => return,
+        // Of these it is not known what was there.
+        (Bytes(0), Some(_)) => format!("up to {}", format::bytes(given.address_bytes)),
+        (bytes, _) => format::bytes(bytes),
+    };
     let cost = given.again.map_or_else(String::new, |of| {
         format!(
-            ", whose first touches outside of operations took {} of the CPU time",
+            ", whose first touches by the program itself, outside of operations, took {} of the CPU time",
             share(Some(of))
         )
     });
@@ -151,17 +168,14 @@ fn given_back(page: &mut Page, of: &Judgement) {
     };
     let unknown = given.unknown.as_ref().map_or_else(String::new, |touches| {
         format!(
-            "; how much of it came again is not known, as {}",
+            "; what page faults take in all as it comes again is not known, as {}",
             touches.why
         )
     });
     page.labelled(
         "given back",
         Tone::Plain,
-        &format!(
-            "{} to the kernel by operations{came}{unknown}",
-            format::bytes(given.bytes)
-        ),
+        &format!("{bytes} to the kernel by operations{came}{unknown}"),
     );
 }
 

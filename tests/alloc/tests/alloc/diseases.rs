@@ -135,17 +135,19 @@ fn memory_that_is_given_back_and_comes_again() {
     let figure = |name: &str| given[name].as_u64().unwrap();
     let page = 4096;
     let unmapped = TIMES * BYTES..=TIMES * (BYTES + page);
-    assert!(unmapped.contains(&figure("bytes")), "{given}");
-    // The page with a block's header is one that malloc touches. Of first touches that found no room in the ring it is known how many they are.
-    let again = TIMES * BYTES - sick.memory("peak_usable_bytes");
-    let lost = sick.judgement["trace"]["lost"].as_u64().unwrap();
-    let again = again - lost * page..again + 10 * page;
+    assert!(unmapped.contains(&figure("address_bytes")), "{given}");
+    // Of first touches that found no room in the ring it is known how many they are. Each block has a page more, and the C library a heap.
+    let lost = sick.judgement["trace"]["lost"].as_u64().unwrap() * page;
+    let touched = TIMES * BYTES - lost..=TIMES * (BYTES + page) + 10 * page;
+    assert!(touched.contains(&figure("bytes")), "{given}");
+    let again = (TIMES - 1) * BYTES;
+    let again = again - lost..=again + TIMES * page + 10 * page;
     assert!(again.contains(&figure("again_bytes")), "{given}");
     assert!(given["unknown"].is_null(), "{given}");
     let share = |of: &Value| of["share"].as_f64().unwrap();
     let behind = &sick.judgement["faults"]["behind_share"];
     assert!(share(&given["again"]) > 0.0, "{given}");
-    assert!(share(&given["again"]) < share(behind), "{given}, {behind}");
+    assert!(share(&given["again"]) <= share(behind), "{given}, {behind}");
     // What all system calls within them took is known, however few operations were timed.
     let ns = |of: &Value| of.as_u64().unwrap();
     let syscalls = sick.judgement["syscalls"].as_array().unwrap();

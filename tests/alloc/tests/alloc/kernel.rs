@@ -76,6 +76,13 @@ fn first_touches_of_what_was_allocated() {
             (touched..touched + 10).contains(&behind),
             "{options:?}: {behind}, in truth {touched}"
         );
+        // It reads into 19 blocks. Their first page malloc touches itself, and they end on a page more.
+        let read = 19 * (1 << 20) / 4096;
+        let by_kernel = recorded.judgement["faults"]["behind_by_kernel"].as_u64();
+        assert!(
+            (read..read + 10).contains(&by_kernel.unwrap()),
+            "{options:?}: {by_kernel:?}, in truth {read}"
+        );
         let outside = recorded.judgement["faults"]["outside"].as_u64().unwrap();
         assert!(outside >= behind + 40_000_000 / 4096, "{outside}");
     }

@@ -8,6 +8,7 @@ mod comparisons;
 mod counts;
 mod diseases;
 mod failures;
+mod given_back;
 mod kernel;
 mod limits;
 mod ranges;
