@@ -27,6 +27,8 @@ use crate::operations::counter_batch;
 use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::{SampleMaps, online_cpus};
+use crate::types::KernelTypes;
+use crate::uprobes::MANY_BY_ONE_LINK;
 use crate::{
     BpfError, Capability, Dropped, LoadOptions, MmId, PageFlags, Part, Region, Resident, Samples,
     TrackFlags, VanishHooks, WalkStats, raw,
@@ -88,7 +90,9 @@ impl Kernel {
     /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
     /// missing is reported by [`Kernel::capabilities`].
     pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
-        let kernel = Kernel::load_with(options, options.probes && crate::uprobes::attaches_many())?;
+        let types = KernelTypes::read()?;
+        let attaches_many = options.probes && types.has(MANY_BY_ONE_LINK);
+        let kernel = Kernel::load_with(options, &types, attaches_many)?;
         let probes = match kernel.attaches_many {
             true => kernel.probes().ok(),
             false => None,
@@ -96,13 +100,17 @@ impl Kernel {
         match probes {
             // Programs are loaded for the one kind of link or the other.
             Some(probes) if !crate::uprobes::counts_all_threads(kernel.means(&probes)) => {
-                Kernel::load_with(options, false)
+                Kernel::load_with(options, &types, false)
             }
             _ => Ok(kernel),
         }
     }
 
-    fn load_with(options: &LoadOptions, attaches_many: bool) -> Result<Kernel, BpfError> {
+    fn load_with(
+        options: &LoadOptions,
+        types: &KernelTypes,
+        attaches_many: bool,
+    ) -> Result<Kernel, BpfError> {
         let Loaded {
             object,
             links,
@@ -111,7 +119,7 @@ impl Kernel {
             mut capabilities,
             exit_has_memory,
             vanish,
-        } = programs::load(options, attaches_many)?;
+        } = programs::load(options, types, attaches_many)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
             harvest: map_fd(&object, "harvest")?,

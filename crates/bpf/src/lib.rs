@@ -17,6 +17,7 @@ mod raw;
 mod region;
 mod ring;
 mod samples;
+mod types;
 mod uprobes;
 
 pub use error::BpfError;

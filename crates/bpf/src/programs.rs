@@ -5,18 +5,16 @@ mod list;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use libbpf_rs::btf::{BtfType, types};
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
 
 pub(crate) use self::list::PROGRAMS;
+use crate::types::KernelTypes;
 use crate::{BpfError, Capability, Hooks, LoadOptions, VanishHooks, raw};
 
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/varve.bpf.o")));
-
-const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// A program, what it hangs on, and what it is for
 pub(crate) struct Program {
@@ -168,20 +166,25 @@ fn take_said() -> String {
 }
 
 /// Loads what can be loaded; a program that the kernel refuses is left out unless it is required
-pub(crate) fn load(options: &LoadOptions, attaches_many: bool) -> Result<Loaded, BpfError> {
-    if !std::path::Path::new(BTF).exists() {
-        return Err(BpfError::NoBtf);
-    }
+pub(crate) fn load(
+    options: &LoadOptions,
+    types: &KernelTypes,
+    attaches_many: bool,
+) -> Result<Loaded, BpfError> {
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
-    let result = load_possible(options, attaches_many);
+    let result = load_possible(options, types, attaches_many);
     libbpf_rs::set_print(before);
     result
 }
 
-fn load_possible(options: &LoadOptions, attaches_many: bool) -> Result<Loaded, BpfError> {
+fn load_possible(
+    options: &LoadOptions,
+    types: &KernelTypes,
+    attaches_many: bool,
+) -> Result<Loaded, BpfError> {
     let mut refused: Omissions = Vec::new();
     let vanish = match options.vanish {
-        VanishHooks::Locks if has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
+        VanishHooks::Locks if types.has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
         _ => VanishHooks::Calls,
     };
     let unused: &[&'static str] = match vanish {
@@ -210,7 +213,7 @@ fn load_possible(options: &LoadOptions, attaches_many: bool) -> Result<Loaded, B
         switch_off("prepare_exec");
     }
     options.left_out.iter().copied().for_each(switch_off);
-    let exit_has_memory = options.hooks == Hooks::Best && exit_comes_before_memory_goes();
+    let exit_has_memory = options.hooks == Hooks::Best && types.exit_comes_before_memory_goes();
     // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
     if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
         let why =
@@ -514,35 +517,4 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
     };
     links.push(attached?);
     Ok(())
-}
-
-/// Whether this kernel has a tracepoint
-fn has_tracepoint(name: &str) -> bool {
-    has_type(&format!("btf_trace_{name}"))
-}
-
-/// Whether this kernel knows a type
-pub(crate) fn has_type(name: &str) -> bool {
-    let known = libbpf_rs::btf::Btf::from_vmlinux();
-    known.is_ok_and(|btf| btf.type_by_name::<BtfType<'_>>(name).is_some())
-}
-
-/// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and
-/// given one more argument, in Linux 6.16
-fn exit_comes_before_memory_goes() -> bool {
-    let Ok(btf) = libbpf_rs::btf::Btf::from_vmlinux() else {
-        return false;
-    };
-    let Some(hook) = btf.type_by_name::<BtfType<'_>>("btf_trace_sched_process_exit") else {
-        return false;
-    };
-    let mut kind = hook.next_type();
-    for _ in 0..4 {
-        let Some(current) = kind else { return false };
-        if let Ok(function) = types::FuncProto::try_from(current) {
-            return function.len() >= 3;
-        }
-        kind = current.next_type();
-    }
-    false
 }

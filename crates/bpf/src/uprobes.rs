@@ -20,10 +20,8 @@ use crate::kernel::system;
 use crate::programs::{ENTERED, RETURNED};
 use crate::{BpfError, raw};
 
-/// Whether this kernel attaches many probes by one link
-pub(crate) fn attaches_many() -> bool {
-    crate::programs::has_type("bpf_uprobe_multi_link")
-}
+/// The struct that a kernel has which attaches many probes by one link
+pub(crate) const MANY_BY_ONE_LINK: &str = "bpf_uprobe_multi_link";
 
 /// One of an allocator's functions, as far as counting its calls takes. Arguments are counted from 1, up to 4
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
