@@ -4,10 +4,11 @@ mod backlog;
 mod events;
 mod findings;
 mod harvest;
+mod loaded;
 mod operations;
 mod tracked;
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,6 +18,7 @@ use varve_model::{Address, Duration, Pid, Time};
 use self::backlog::Backlog;
 use self::findings::describe;
 pub use self::harvest::ATOMIC_CLEARING;
+pub use self::loaded::LoadedProgram;
 pub use self::tracked::{ExemptProcesses, TrackedProcesses};
 use crate::abi::{
     self, FlagArgs, Plain, Region as RawRegion, Resident as RawResident, Settings, Tracked,
@@ -24,7 +26,7 @@ use crate::abi::{
 };
 use crate::calibrate;
 use crate::operations::counter_batch;
-use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
+use crate::programs::{self, Loaded, MOVE_ASKED};
 use crate::ring::{Mapped, Ring};
 use crate::samples::{SampleMaps, online_cpus};
 use crate::types::KernelTypes;
@@ -33,9 +35,6 @@ use crate::{
     BpfError, Capability, Dropped, LoadOptions, MmId, PageFlags, Part, Region, Resident, Samples,
     TrackFlags, VanishHooks, WalkStats, raw,
 };
-
-/// Reads the target's memory, which may not be there: that fault of its own the kernel does not report to it
-const FAULTS_ITSELF: &str = "operation_fault_kernel";
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
 pub struct Kernel {
@@ -56,6 +55,8 @@ pub struct Kernel {
     late: u64,
     settings: Settings,
     capabilities: Vec<Capability>,
+    /// The programs that hang on something
+    attached: HashSet<&'static str>,
     vanish: VanishHooks,
     watches_moves: bool,
     /// Whether one link attaches many probes
@@ -190,12 +191,13 @@ impl Kernel {
             late: 0,
             settings,
             capabilities,
+            attached,
             vanish,
             attaches_many,
         };
         kernel.set_page_flags(options.page_flags)?;
         if options.harvest {
-            kernel.examine_harvest(&attached);
+            kernel.examine_harvest();
         }
         if vanish == VanishHooks::Locks {
             // The lock is asked for by those calls alone that reach such memory.
@@ -528,20 +530,6 @@ impl Kernel {
             runs: cost.runs,
             time: Duration(cost.ns),
         })
-    }
-
-    /// Times that the kernel skipped one of the programs since the load. What nests in [`FAULTS_ITSELF`] is no event of the target's
-    pub fn skipped(&self) -> Result<u64, BpfError> {
-        let mut skipped = 0;
-        let counts =
-            |name: &OsStr| name != FAULTS_ITSELF && PROGRAMS.iter().any(|known| name == known.name);
-        for program in self.object.progs() {
-            if counts(program.name()) && program.autoload() {
-                skipped += raw::misses(program.as_fd())
-                    .map_err(system("reading the counters of a program"))?;
-            }
-        }
-        Ok(skipped)
     }
 }
 

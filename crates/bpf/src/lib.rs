@@ -26,7 +26,9 @@ pub use event::{
     MappingCall, Mark, MarkKind, Mode, Peak, Preload, Refused, TouchSeen, TouchedBy, UserStack,
     Vanish, VanishCause,
 };
-pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, ReportsTook, TrackedProcesses};
+pub use kernel::{
+    ATOMIC_CLEARING, ExemptProcesses, Kernel, LoadedProgram, ReportsTook, TrackedProcesses,
+};
 pub use operations::{Charge, Charged, Operations, RunningPlaces};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
 pub use programs::{LOCK_WAIT_PROGRAMS, OPERATION_PROGRAMS, PROBE_PROGRAMS};

@@ -23,6 +23,8 @@ pub struct LoadOptions {
     pub page_flags: PageFlags,
     /// Whether page faults are recorded
     pub faults: bool,
+    /// Whether samples can be taken by the clock ([`crate::Kernel::sample`])
+    pub samples: bool,
     /// Whether it is reported how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
     /// between threads a little
     pub waits: bool,
@@ -73,6 +75,7 @@ impl Default for LoadOptions {
             sample_stack_bytes: 2048,
             page_flags: PageFlags::Check,
             faults: true,
+            samples: true,
             waits: false,
             operations: false,
             probes: false,

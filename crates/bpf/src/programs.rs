@@ -24,6 +24,13 @@ pub(crate) struct Program {
     need: Need,
 }
 
+impl Program {
+    /// Whether the recorder runs it, or attaches it, by itself
+    pub(crate) fn is_on_demand(&self) -> bool {
+        matches!(self.place, Place::Demand | Place::Later(_))
+    }
+}
+
 /// What makes a program run
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -85,6 +92,13 @@ const BY_LOCKS: [&str; 5] = [
 /// The program of [`crate::Kernel::watch_moves`]
 pub(crate) const MOVE_ASKED: &str = "move_asked";
 const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
+
+/// The programs of page faults, of waits for pages, and of samples by the clock
+const OF_FAULTS: [&str; 3] = ["fault_user", "fault_kernel", "access_refused"];
+const OF_WAITS: [&str; 1] = ["thread_switch"];
+const OF_SAMPLES: [&str; 1] = [SAMPLE_CLOCK];
+/// The program of [`crate::Kernel::sample`]
+pub(crate) const SAMPLE_CLOCK: &str = "sample_clock";
 
 /// Tracepoints that kernels have under one name or another
 const ALTERNATIVES: [[&str; 2]; 1] = [["io_uring_submit_req", "io_uring_submit_sqe"]];
@@ -182,62 +196,21 @@ fn load_possible(
     types: &KernelTypes,
     attaches_many: bool,
 ) -> Result<Loaded, BpfError> {
-    let mut refused: Omissions = Vec::new();
     let vanish = match options.vanish {
         VanishHooks::Locks if types.has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
         _ => VanishHooks::Calls,
     };
-    let unused: &[&'static str] = match vanish {
-        VanishHooks::Locks => &BY_CALLS,
-        VanishHooks::Calls => &BY_LOCKS,
-    };
-    let mut switch_off = |name| refused.push((name, Omitted::Lacking("switched off".into())));
-    unused.iter().copied().for_each(&mut switch_off);
-    if !options.faults {
-        switch_off("fault_user");
-        switch_off("fault_kernel");
-        switch_off("access_refused");
-    }
-    if !options.waits {
-        switch_off("thread_switch");
-    }
-    if !options.operations {
-        // Others' system calls are not to be slower for what nobody asked for.
-        OF_OPERATIONS.iter().copied().for_each(&mut switch_off);
-        OF_LOCK_WAITS.iter().copied().for_each(&mut switch_off);
-    }
-    if !options.probes {
-        OF_PROBES.iter().copied().for_each(&mut switch_off);
-    }
-    if options.hooks == Hooks::Portable {
-        switch_off("prepare_exec");
-    }
-    options.left_out.iter().copied().for_each(switch_off);
+    let unused = unused(options, vanish);
     let exit_has_memory = options.hooks == Hooks::Best && types.exit_comes_before_memory_goes();
-    // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
-    if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
-        let why =
-            "not needed: on this kernel a process has its memory still when its exit is reported";
-        refused.push(("signal_deliver", Omitted::Needless(why)));
-    }
-    if !options.harvest {
-        refused.extend(HARVESTERS.map(|name| (name, Omitted::Lacking("switched off".into()))));
-    } else if raw::forbids_programs_on_functions() {
+    let mut refused = left_out(options, types, exit_has_memory);
+    if options.harvest && raw::forbids_programs_on_functions() {
         // Asked for beforehand: an attempt with all programs takes some 60 ms, in which the target does not begin.
         leave_out_harvesters(&mut refused, HARVESTERS[0]);
     }
     loop {
         take_said();
-        match open(options, attaches_many, &refused) {
+        match open(options, attaches_many, &refused, &unused) {
             Ok(object) => {
-                let mut unused: Vec<&str> = unused.to_vec();
-                if !options.operations {
-                    unused.extend(OF_OPERATIONS);
-                    unused.extend(OF_LOCK_WAITS);
-                }
-                if !options.probes {
-                    unused.extend(OF_PROBES);
-                }
                 let attached = attach(object, &refused, &unused);
                 return Ok(Loaded {
                     exit_has_memory,
@@ -275,6 +248,53 @@ fn load_possible(
             }
         }
     }
+}
+
+/// The programs that a recording with these options does not run. They are not loaded: the verifier takes its time with each, in
+/// which the target does not begin
+fn unused(options: &LoadOptions, vanish: VanishHooks) -> Vec<&'static str> {
+    let groups: [(bool, &[&'static str]); 9] = [
+        (vanish == VanishHooks::Locks, &BY_LOCKS),
+        (vanish == VanishHooks::Calls, &BY_CALLS),
+        (options.faults, &OF_FAULTS),
+        (options.waits, &OF_WAITS),
+        (options.samples, &OF_SAMPLES),
+        (options.harvest, &HARVESTERS),
+        // Others' system calls are not to be slower for what nobody asked for.
+        (options.operations, &OF_OPERATIONS),
+        (options.operations, &OF_LOCK_WAITS),
+        (options.probes, &OF_PROBES),
+    ];
+    let left = groups.into_iter().filter(|(is_used, _)| !is_used);
+    left.flat_map(|(_, names)| names.iter().copied()).collect()
+}
+
+/// The programs that could not run on this kernel, need not, or are not to
+fn left_out(options: &LoadOptions, types: &KernelTypes, exit_has_memory: bool) -> Omissions {
+    let mut all = Omissions::new();
+    let not_portable = (options.hooks == Hooks::Portable).then_some("prepare_exec");
+    let switched_off = not_portable.iter().chain(&options.left_out);
+    all.extend(switched_off.map(|name| (*name, Omitted::Lacking("switched off".into()))));
+    // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
+    if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
+        let why =
+            "not needed: on this kernel a process has its memory still when its exit is reported";
+        all.push(("signal_deliver", Omitted::Needless(why)));
+    }
+    // Of types that nobody understands nothing is concluded.
+    if types.is_empty() {
+        return all;
+    }
+    for program in &PROGRAMS {
+        let (Place::Tracepoint(name) | Place::Later(name)) = program.place else {
+            continue;
+        };
+        if !all.iter().any(|(left, _)| *left == program.name) && !types.has_tracepoint(name) {
+            let why = BpfError::MissingTracepoint(name.to_owned()).to_string();
+            all.push((program.name, Omitted::Lacking(why)));
+        }
+    }
+    all
 }
 
 /// Leaves out the programs on functions of the kernel, which refuses the first of them: each is of use with the others only,
@@ -315,6 +335,7 @@ fn open(
     options: &LoadOptions,
     attaches_many: bool,
     refused: &Omissions,
+    unused: &[&'static str],
 ) -> Result<Object, libbpf_rs::Error> {
     let mut open = ObjectBuilder::default().open_memory(&OBJECT.0)?;
     for mut map in open.maps_mut() {
@@ -346,7 +367,8 @@ fn open(
         {
             program.set_attach_type(libbpf_rs::ProgramAttachType::TraceUprobeMulti);
         }
-        if refused.iter().any(|(name, _)| program.name() == *name) {
+        let mut omitted = refused.iter().map(|(name, _)| name).chain(unused);
+        if omitted.any(|name| program.name() == *name) {
             program.set_autoload(false);
         }
     }
@@ -501,7 +523,7 @@ fn excuse_alternatives(capabilities: &mut [Capability]) {
 }
 
 fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(), String> {
-    if matches!(program.place, Place::Demand | Place::Later(_)) {
+    if program.is_on_demand() {
         return Ok(());
     }
     let Some(loaded) = object.progs_mut().find(|p| p.name() == program.name) else {

@@ -106,15 +106,15 @@ pub(crate) fn forbids_programs_on_functions() -> bool {
     result == -libc::EPERM
 }
 
-/// How often the kernel skipped a program because it was running already
-pub(crate) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+/// What the kernel knows of a program
+pub(crate) fn info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut bytes = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: info is writable and of the stated size
     check(unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut bytes)
     })?;
-    Ok(info.recursion_misses)
+    Ok(info)
 }
 
 /// The same of a map whose keys are structs, with the value of each key; what comes or goes meanwhile may be in it or not

@@ -9,6 +9,7 @@ use varve_model::{Address, Cpu, Duration, Pid, Tid, Time};
 
 use crate::abi::{self, Plain, RecSample, Record, SampleCost};
 use crate::kernel::{map_error, system};
+use crate::programs::SAMPLE_CLOCK;
 use crate::ring::Ring;
 use crate::{BpfError, raw};
 
@@ -98,7 +99,7 @@ impl Samples {
         let period = period_of(rate);
         let program = object
             .progs_mut()
-            .find(|program| program.name() == "sample_clock" && program.autoload())
+            .find(|program| program.name() == SAMPLE_CLOCK && program.autoload())
             .ok_or_else(|| BpfError::Load("the kernel refused the program sample_clock".into()))?;
         let set = raw::map_update(maps.period.as_fd(), 0, &period.0);
         set.map_err(map_error("sample_period"))?;

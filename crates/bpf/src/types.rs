@@ -23,6 +23,11 @@ impl KernelTypes {
         Ok(KernelTypes(Btf::from_vmlinux().ok()))
     }
 
+    /// Whether nothing is known of them
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     fn get(&self, name: &str) -> Option<BtfType<'_>> {
         self.0.as_ref()?.type_by_name(name)
     }

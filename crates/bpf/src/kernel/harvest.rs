@@ -1,6 +1,5 @@
 //! Accessed and soft-dirty bits kept at the moment when `clear_refs` takes them
 
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 use varve_model::{Address, Pid};
@@ -24,6 +23,7 @@ impl Kernel {
     /// Keeps nothing any more, and takes the programs off the kernel's functions
     pub fn stop_harvests(&mut self) {
         self.harvesters.clear();
+        self.attached.retain(|name| !HARVESTERS.contains(name));
     }
 
     /// How many regions there is room for in one harvest
@@ -78,8 +78,8 @@ impl Kernel {
 
     /// Finds out whether it works: that a program is attached to a function does not say that `clear_refs` calls that
     /// function, which a compiler may have copied into it.
-    pub(super) fn examine_harvest(&mut self, attached: &HashSet<&'static str>) {
-        let is_there = HARVESTERS.iter().all(|name| attached.contains(name));
+    pub(super) fn examine_harvest(&mut self) {
+        let is_there = HARVESTERS.iter().all(|name| self.attached.contains(name));
         let tried = match is_there {
             true => self.try_harvest(),
             false => {

@@ -1,8 +1,8 @@
 //! The programs of the object, in the order in which they are attached
 
 use super::{
-    CHANGE_PROBES, ENTERED, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, RETURNED, harvester,
-    program,
+    CHANGE_PROBES, ENTERED, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, RETURNED,
+    SAMPLE_CLOCK, harvester, program,
 };
 
 pub(crate) const PROGRAMS: [Program; 43] = [
@@ -164,7 +164,7 @@ pub(crate) const PROGRAMS: [Program; 43] = [
         Need::Optional,
     ),
     Program {
-        name: "sample_clock",
+        name: SAMPLE_CLOCK,
         place: Place::Demand,
         purpose: "samples what each thread is doing when a CPU's clock interrupts it",
         need: Need::Optional,

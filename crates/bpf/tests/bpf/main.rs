@@ -9,6 +9,7 @@
 mod common;
 mod flags;
 mod life;
+mod loaded;
 mod probes;
 mod vanish;
 mod walk;

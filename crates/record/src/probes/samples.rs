@@ -57,6 +57,7 @@ fn taker(options: &RecordOptions) -> (Taker, u32) {
 pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
+    load.samples = taker(options).0 == Taker::Clock;
     load.sample_ring_bytes = ring_bytes(options);
     load.sample_stack_bytes = STACK_BYTES;
 }
