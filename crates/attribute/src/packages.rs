@@ -45,6 +45,13 @@ fn read_list(path: &Path) -> Option<Vec<u8>> {
     is_list.then(|| fs::read(path).ok()).flatten()
 }
 
+/// The lines of a text, of which the last need not end.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = memchr::memchr_iter(b'\n', text).chain(Some(text.len()));
+    let mut from = 0;
+    ends.map(move |end| &text[std::mem::replace(&mut from, end + 1)..end])
+}
+
 /// The packages in whose lists these paths are. Lists are called `PACKAGE.list` or `PACKAGE:ARCHITECTURE.list` and have a path on each line.
 fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
     let mut found = HashMap::new();
@@ -54,6 +61,9 @@ fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
     let mut lists: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
     lists.retain(|path| path.extension().is_some_and(|end| end == "list"));
     lists.sort_unstable();
+    // A machine has hundreds of thousands of lines, few of which are as long as one that is wanted.
+    let mut lengths = vec![false; wanted.iter().map(|path| path.len() + 1).max().unwrap_or(0)];
+    wanted.iter().for_each(|path| lengths[path.len()] = true);
     for list in lists {
         let name = list.file_stem().and_then(|name| name.to_str());
         let Some(package) = name.and_then(|name| name.split(':').next()) else {
@@ -61,7 +71,7 @@ fn in_lists(folder: &Path, wanted: &HashSet<&str>) -> HashMap<String, String> {
         };
         // Names of files need not be text.
         let text = read_list(&list).unwrap_or_default();
-        let lines = text.split(|byte| *byte == b'\n');
+        let lines = lines(&text).filter(|line| lengths.get(line.len()) == Some(&true));
         for path in lines.filter_map(|line| str::from_utf8(line).ok()) {
             if wanted.contains(path) {
                 found
@@ -95,6 +105,15 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn lines_are_all_there() {
+        for text in ["", "\n", "a", "a\n", "\nab\n\nc", "a\nb\n\n"] {
+            let found: Vec<&[u8]> = lines(text.as_bytes()).collect();
+            let wanted: Vec<&[u8]> = text.split('\n').map(str::as_bytes).collect();
+            assert_eq!(found, wanted, "{text:?}");
+        }
+    }
 
     #[test]
     fn packages_are_known_by_their_files() {
