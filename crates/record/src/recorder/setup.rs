@@ -51,12 +51,11 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
         .for_each(|kind| (kind.load)(options, &mut load));
     let system_call = varve_sys::system_call_time();
     let fault = fault_time()?;
-    let mut kernel = Kernel::load(&load)?;
+    let (mut kernel, mut watchdog) = load_and_watch(&load)?;
     // The less of two: what others do at the moment must not count as the programs'.
     let with_programs = fault_time()?.min(fault_time()?);
     let report_way = Duration(with_programs.0.saturating_sub(fault.0));
     crate::rights::loaded(&kernel);
-    let mut watchdog = Watchdog::start()?;
     let mut manifest = new_manifest(options);
     let mut probes = start_probes(
         options,
@@ -104,6 +103,24 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
         manifest,
         writer: begun?,
         report_way,
+    })
+}
+
+/// Loads the kernel's part, for which the verifier takes one processor, and starts the watchdogs meanwhile.
+fn load_and_watch(load: &LoadOptions) -> Result<(Kernel, Watchdog), RecordError> {
+    // By this thread, as it is one's own signals that one unblocks.
+    let shared = varve_sys::share_stops();
+    shared.map_err(RecordError::system(
+        "share memory with the watchdog process",
+    ))?;
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("watchdogs".into());
+        let starting = thread.spawn_scoped(scope, Watchdog::start);
+        let starting = starting.map_err(RecordError::system("make a thread"))?;
+        let kernel = Kernel::load(load);
+        let started = starting.join();
+        let watchdog = started.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((kernel?, watchdog?))
     })
 }
 
