@@ -237,26 +237,28 @@ pub(crate) fn period_of(rate: u32) -> Duration {
 pub fn interrupt_time() -> io::Result<Duration> {
     const PERIOD: Duration = Duration(25_000);
     const ROUNDS: u32 = 3;
-    let mut work = 20_000u32;
-    let mut time = || loop {
+    // Long enough for two dozen interrupts, and short for who waits for it.
+    const ROUND_NS: f64 = 600_000.0;
+    let time = |work: u32| {
         let began = Instant::now();
         for i in 0..work {
             std::hint::black_box(i);
         }
-        let took = began.elapsed();
-        // Long enough for many interrupts, and short for who waits for it
-        if took.as_micros() >= 1000 {
-            return took.as_nanos() as f64;
-        }
-        work *= 2;
+        began.elapsed().as_nanos() as f64
     };
-    time();
-    let plain = (0..ROUNDS).map(|_| time()).fold(f64::MAX, f64::min);
+    // The least of several: what others do on this CPU meanwhile must not count.
+    let least = |work: u32| (0..ROUNDS).map(|_| time(work)).fold(f64::MAX, f64::min);
+    let mut work = 20_000u32;
+    while least(work) < ROUND_NS / 10.0 {
+        work *= 2;
+    }
+    let work = (f64::from(work) * ROUND_NS / least(work)) as u32;
+    let plain = least(work);
     let mut slowed = f64::MAX;
     for _ in 0..ROUNDS {
         let cpu = current_cpu();
         let clock = open_clock(cpu, PERIOD)?;
-        let took = time();
+        let took = time(work);
         drop(clock);
         // Who was moved to another CPU was not interrupted all the time
         if current_cpu() == cpu {

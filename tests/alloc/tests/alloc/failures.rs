@@ -185,7 +185,10 @@ fn what_cannot_be_changed_was_not_seen_allocated() {
     let live = |rounds: &str| {
         let recorded = record(&[], &[words[0], words[1], rounds]);
         assert_eq!(recorded.output.status.code(), Some(0));
-        (recorded.memory("end_blocks"), failed(&recorded, &["realloc"]))
+        (
+            recorded.memory("end_blocks"),
+            failed(&recorded, &["realloc"]),
+        )
     };
     let (blocks, none) = live("0");
     assert_eq!((live("1000"), none), ((blocks, 1000), 0));
