@@ -63,10 +63,7 @@ static __always_inline int reaches_others(u32 number)
 	       op == OP_FTRUNCATE || op == OP_FALLOCATE || (op >= OP_OPEN && op <= OP_CREAT);
 }
 
-/*
- * Operation and arguments of the system call that the current thread is in. Not inline: the
- * registers take a third of the stack, which the walk needs as well.
- */
+/* Operation and arguments of the system call that the current thread is in. Not inline: the registers take a third of the stack */
 __noinline int decode(struct call *c, u64 registers, u32 number)
 {
 	struct pt_regs r;

@@ -13,9 +13,10 @@ int task_reaping(struct bpf_raw_tracepoint_args *ctx)
 	u64 task = task_numbered(ctx->args[0], 0);
 	u64 mm = task ? (u64)BPF_CORE_READ(CAST_TASK(task), mm) : 0;
 	u32 owner = tracked_owner(mm);
+	struct request *q = owner ? request_range(mm, CAUSE_EXIT, 0, ~0ull >> 1, owner) : NULL;
 
-	if (owner)
-		vanish(mm, CAUSE_EXIT, 0, ~0ull >> 1, owner);
+	if (q)
+		hand_over(ctx, q, 0, 0);
 	return 0;
 }
 

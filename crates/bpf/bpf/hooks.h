@@ -234,13 +234,16 @@ static __always_inline void exit_touches(struct task_struct *task, u64 mm)
 	kernel_touch(mm, robust);
 }
 
+/* No reason to look at anything */
+#define CAUSE_NONE 0xffffffffu
+
 /*
  * On kernels where sched_process_exit comes too late to see the memory: each thread says when it
  * reached its end (exit, exit_group, a fatal signal), after which it runs no more user code. The
- * last to say so reads the memory. Threads that have left `live` already but not yet passed
- * sched_process_exit can make this read too early as well, never too late.
+ * last to say so has the memory looked at, for the cause that is returned. Threads that have left `live` already but not yet passed
+ * sched_process_exit can make this too early as well, never too late.
  */
-static __always_inline void announce_end(struct tracked *t)
+static __always_inline u32 announce_end(struct tracked *t)
 {
 	struct settings *g = get_settings();
 	struct task_struct *task = current_task();
@@ -250,18 +253,15 @@ static __always_inline void announce_end(struct tracked *t)
 	s32 live, count;
 
 	if (!g || g->options & OPT_EXIT_HAS_MM)
-		return;
+		return CAUSE_NONE;
 	if (bpf_map_update_elem(&announced, &tid, &one, BPF_NOEXIST) == 0)
 		__sync_fetch_and_add(&t->announced, 1);
 	exit_touches(task, (u64)BPF_CORE_READ(task, mm));
-	if (BPF_CORE_READ(signal, group_exec_task)) {
-		vanish_all(CAUSE_EXEC);
-		return;
-	}
+	if (BPF_CORE_READ(signal, group_exec_task))
+		return CAUSE_EXEC;
 	live = BPF_CORE_READ(signal, live.counter);
 	count = *(volatile u32 *)&t->announced;
-	if (live - count <= 0)
-		vanish_all(CAUSE_EXIT);
+	return live - count <= 0 ? CAUSE_EXIT : CAUSE_NONE;
 }
 
 /* What execve reads of the old memory after its hook: the strings, where the hook is too early */
@@ -394,6 +394,24 @@ __noinline int vanish_call(struct call *c)
 		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1, 0);
 	}
 	return 0;
+}
+
+/* Whether a call may take pages: most of those that change mappings do not */
+static __always_inline int may_take(struct call *c)
+{
+	switch (c->op) {
+	case OP_MMAP:
+		return c->args[3] & MAP_FIXED && !(c->args[3] & MAP_FIXED_NOREPLACE);
+	case OP_BRK:
+		return c->args[0] && c->args[0] < BPF_CORE_READ(current_task(), mm, brk);
+	case OP_MADVISE:
+		return advice_drops(c->args[2]) || c->args[2] == MADV_COLLAPSE;
+	case OP_SHMAT:
+		return !!(c->args[2] & SHM_REMAP);
+	case OP_IOCTL:
+		return ioctl_cuts(c->args[1]) || (u32)c->args[1] == UFFDIO_MOVE;
+	}
+	return 1;
 }
 
 #endif

@@ -39,10 +39,7 @@ static __always_inline int is_for_writing(struct bpf_raw_tracepoint_args *ctx)
 	return !!(u8)writes;
 }
 
-/*
- * The call that the current thread is in, and where its registers lie; 0: in none of interest. Not inline, as what follows is
- * not: the walk needs the stack as well.
- */
+/* The call that the current thread is in, and where its registers lie; 0: in none of interest */
 __noinline int current_call(struct call *c, u64 *registers)
 {
 	u64 number = ~0ull, at = 0, pointer = (u64)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -98,17 +95,15 @@ static __noinline int populates(u64 mm, u64 start, u64 bytes)
  * A thread that ends asks for the lock as it lets go of the memory (exit_mm). Where sched_process_exit comes after that, this is
  * the place to read it: `live` no longer counts the thread, and what the kernel writes for it is written.
  */
-static __always_inline void thread_ends(struct task_struct *task, struct tracked *t)
+static __always_inline struct request *thread_ends(struct task_struct *task, struct tracked *t)
 {
 	struct signal_struct *signal = BPF_CORE_READ(task, signal);
 	struct settings *g = get_settings();
 
-	if (!g || g->options & OPT_EXIT_HAS_MM)
-		return;
-	if (BPF_CORE_READ(signal, live.counter) == 0) {
-		note_peak(t, task);
-		vanish_all(CAUSE_EXIT);
-	}
+	if (!g || g->options & OPT_EXIT_HAS_MM || BPF_CORE_READ(signal, live.counter) != 0)
+		return NULL;
+	note_peak(t, task);
+	return request_all(CAUSE_EXIT);
 }
 
 /* What takes pages from another process than the caller, and asks for a lock of that one's mappings */
@@ -161,10 +156,7 @@ int move_asked(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/*
- * The call of a thread that asks for the lock of mappings, if its pages are to be looked at. What takes no walk is done here: a
- * frame of this function goes before the walk begins.
- */
+/* The call of a thread that asks for the lock of mappings, if its pages are to be looked at. What takes no walk is done here. */
 static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 {
 	u64 own = (u64)BPF_CORE_READ(current_task(), mm), registers = 0;
@@ -211,49 +203,39 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 	return c->op;
 }
 
-static __always_inline int look_at_lock(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
+/* What is to be looked at before the lock is given */
+static __always_inline struct request *request_lock(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
 {
 	struct task_struct *task = current_task();
 	struct call c = {};
-	u32 owner = 0, op;
+	u32 op;
 
 	if (t && !(t->flags & (TRACK_VANISH | TRACK_MAPPINGS)))
-		return 0;
+		return NULL;
 	if (t && BPF_CORE_READ(task, flags) & PF_EXITING) {
-		if (ctx->args[0] == (u64)BPF_CORE_READ(task, mm) && t->flags & TRACK_VANISH)
-			thread_ends(task, t);
-		return 0;
+		if (ctx->args[0] != (u64)BPF_CORE_READ(task, mm) || !(t->flags & TRACK_VANISH))
+			return NULL;
+		return thread_ends(task, t);
 	}
 	op = call_of_lock(&c, ctx->args[0], is_for_writing(ctx));
 	if (!op)
-		return 0;
-	if (op == OP_EXEC) {
-		vanish_all(CAUSE_EXEC);
-		return 0;
-	}
-	if (call_on_others(&c))
-		return 0;
-	if (op == OP_PROCESS_VM || op == OP_PTRACE)
-		reach_process(&c);
-	else if (op >= OP_READ)
-		owner = reach_by_file(&c);
-	else
-		vanish_call(&c);
-	if (owner)
-		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
-	return 0;
+		return NULL;
+	return op == OP_EXEC ? request_all(CAUSE_EXEC) : request_call(&c);
 }
 
 SEC("raw_tp/mmap_lock_start_locking")
 int lock_asked(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct tracked *t = tracked_current();
+	struct request *q;
 	u64 began;
 
 	if (!t && ctx->args[0] == (u64)BPF_CORE_READ(current_task(), mm))
 		return 0;
 	began = t ? report_begins() : 0;
-	look_at_lock(ctx, t);
+	q = request_lock(ctx, t);
+	if (q)
+		hand_over(ctx, q, began, TIMED_EVERY);
 	return report_ends(began);
 }
 

@@ -466,12 +466,6 @@ static __always_inline int call_on_others(struct call *c)
 		else
 			advise_other(c);
 		return 1;
-	case OP_OPEN:
-	case OP_OPENAT:
-	case OP_OPENAT2:
-	case OP_CREAT:
-		begin_open(c);
-		return 1;
 	}
 	return 0;
 }

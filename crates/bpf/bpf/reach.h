@@ -227,7 +227,7 @@ static __always_inline void reach_by_address(struct call *c, struct file *f)
 
 /*
  * The process whose memory a call reaches through a file of /proc, if it is tracked; 0: none. The arguments become the
- * memory, the first address and the end. What is there is looked at by the caller: the walk needs the stack as well.
+ * memory, the first address and the end.
  */
 static __noinline u32 reach_by_file(struct call *c)
 {
@@ -260,6 +260,22 @@ static __noinline u32 reach_by_file(struct call *c)
 	}
 	c->args[0] = mm;
 	return owner;
+}
+
+/* What is to be looked at before a call of a process that is tracked with its pages, or of any other that may take pages of those */
+static __always_inline struct request *request_call(struct call *c)
+{
+	struct request *q;
+	u32 owner;
+
+	if (c->op >= OP_READ && c->op <= OP_PREADV) {
+		owner = reach_by_file(c);
+		return owner ? request_range(c->args[0], CAUSE_KERNEL_TOUCH, c->args[1], c->args[2], owner) : NULL;
+	}
+	q = may_take(c) ? new_request(REQUEST_CALL, CAUSE_NONE) : NULL;
+	if (q)
+		q->call = *c;
+	return q;
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include "exempt.h"
 #include "running.h"
 #include "calls.h"
+#include "requests.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -159,7 +160,7 @@ int walk_process(struct walk_args *a)
 
 /* ---- system calls ---- */
 
-/* Notes what the record of a mapping call needs from before the call. Not inline: the walk needs the stack as well */
+/* Notes what the record of a mapping call needs from before the call */
 static __noinline int note_pending(u32 op)
 {
 	struct pending p = { .entered = bpf_ktime_get_ns() };
@@ -171,10 +172,32 @@ static __noinline int note_pending(u32 op)
 	return 0;
 }
 
+/* What is to be looked at before a call of the current process, of which `t` is known if it is tracked; notes what its end needs */
+static __always_inline struct request *request_before(struct call *c, struct tracked *t)
+{
+	u32 flags = t ? t->flags : TRACK_VANISH;
+
+	if (t && flags & TRACK_MAPPINGS && c->op <= OP_LAST_MAPPING)
+		note_pending(c->op);
+	if (!(flags & TRACK_VANISH))
+		return NULL;
+	if (c->op >= OP_OPEN && c->op <= OP_CREAT) {
+		begin_open(c);
+		return NULL;
+	}
+	if (c->op == OP_EXIT)
+		return t ? request_all(announce_end(t)) : NULL;
+	/* Advice of a process that is not tracked concerns others where it takes pages from a file */
+	if (!t && c->op == OP_MADVISE && c->args[2] != MADV_COLLAPSE && c->args[2] != MADV_REMOVE)
+		return NULL;
+	return request_call(c);
+}
+
 SEC("raw_tp/sys_enter")
 int call_enter(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 number = (u32)ctx->args[1] & ~X32_BIT, flags, owner = 0;
+	u32 number = (u32)ctx->args[1] & ~X32_BIT;
+	struct request *q;
 	struct call c = {};
 	struct tracked *t;
 
@@ -187,29 +210,9 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	if (is_mark(&c))
 		return t ? emit_mark(&c) : 0;
-	if ((!t || t->flags & TRACK_VANISH) && call_on_others(&c))
-		return 0;
-	if (!t)
-		return 0;
-	flags = t->flags;
-	if (flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING)
-		note_pending(c.op);
-	if (!(flags & TRACK_VANISH))
-		return 0;
-	if (c.op == OP_EXIT)
-		announce_end(t);
-	else if (c.op == OP_EXEC)
-		exec_hook(c.args[0], c.args[1], c.args[2], c.wide);
-	else if (c.op == OP_EXECAT)
-		exec_hook(c.args[1], c.args[2], c.args[3], c.wide);
-	else if (c.op == OP_PROCESS_VM || c.op == OP_PTRACE)
-		reach_process(&c);
-	else if (c.op >= OP_READ && c.op <= OP_PREADV)
-		owner = reach_by_file(&c);
-	else
-		vanish_call(&c);
-	if (owner)
-		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
+	q = request_before(&c, t);
+	if (q)
+		hand_over(ctx, q, 0, 0);
 	return 0;
 }
 
@@ -247,12 +250,14 @@ SEC("raw_tp/sched_prepare_exec")
 int prepare_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct tracked *t = tracked_current();
+	struct request *q;
 
 	if (!t)
 		return 0;
 	note_peak(t, current_task());
-	if (t->flags & TRACK_VANISH)
-		vanish_all(CAUSE_EXEC);
+	q = t->flags & TRACK_VANISH ? request_all(CAUSE_EXEC) : NULL;
+	if (q)
+		hand_over(ctx, q, 0, 0);
 	return 0;
 }
 
@@ -266,6 +271,7 @@ int signal_deliver(struct bpf_raw_tracepoint_args *ctx)
 	u32 signal = ctx->args[0];
 	struct k_sigaction *action = (struct k_sigaction *)ctx->args[2];
 	struct tracked *t = tracked_current();
+	struct request *q;
 
 	if (!t || !(t->flags & TRACK_VANISH))
 		return 0;
@@ -273,7 +279,9 @@ int signal_deliver(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	if (signal != SIGKILL && BPF_CORE_READ(action, sa.sa_handler))
 		return 0;
-	announce_end(t);
+	q = request_all(announce_end(t));
+	if (q)
+		hand_over(ctx, q, 0, 0);
 	return 0;
 }
 
@@ -449,62 +457,79 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	return report_ends(began);
 }
 
-static __always_inline int report_exit(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
+/* Begins the end of a thread: what of its memory is to be looked at before that is reported, and what is to be reported */
+static __always_inline struct request *request_end(struct task_struct *task, struct tracked *t, u32 *ends)
 {
-	struct task_struct *task = (struct task_struct *)ctx->args[0];
-	struct signal_struct *signal;
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	u32 tid = bpf_get_current_pid_tgid(), cause = CAUSE_NONE;
 	struct settings *g = get_settings();
-	u32 tid = bpf_get_current_pid_tgid(), last = 0, read;
-	struct rec_exit *rec;
-	u64 mm;
 
-	if (!g)
-		return 0;
 	if (bpf_map_delete_elem(&announced, &tid) == 0)
 		__sync_fetch_and_add(&t->announced, -1);
 	bpf_map_delete_elem(&pending, &tid);
-	signal = BPF_CORE_READ(task, signal);
-	mm = (u64)BPF_CORE_READ(task, mm);
-	read = g->options & OPT_EXIT_HAS_MM && mm && t->flags & TRACK_VANISH;
+	if (g && g->options & OPT_EXIT_HAS_MM && t->flags & TRACK_VANISH && BPF_CORE_READ(task, mm))
+		*ends |= ENDS_WITH_MEMORY;
 	if (BPF_CORE_READ(signal, live.counter) == 0) {
-		last = !__sync_lock_test_and_set(&t->dead, 1);
+		if (!__sync_lock_test_and_set(&t->dead, 1))
+			*ends |= ENDS_PROCESS;
 		note_peak(t, task);
-		if (read)
-			vanish_all(CAUSE_EXIT);
-	} else if (read && BPF_CORE_READ(signal, group_exec_task)) {
-		vanish_all(CAUSE_EXEC);
+		cause = CAUSE_EXIT;
+	} else if (BPF_CORE_READ(signal, group_exec_task)) {
+		cause = CAUSE_EXEC;
 	}
-	if (read)
-		exit_touches(task, mm);
+	return *ends & ENDS_WITH_MEMORY ? request_all(cause) : NULL;
+}
+
+/* Reports the end of the current thread */
+static __always_inline void report_end(u32 ends)
+{
+	struct task_struct *task = current_task();
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	struct tracked *t = tracked_current();
+	struct settings *g = get_settings();
+	struct rec_exit *rec;
+
+	if (!t || !g)
+		return;
+	if (ends & ENDS_WITH_MEMORY)
+		exit_touches(task, (u64)BPF_CORE_READ(task, mm));
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
 		drop(DROP_LIFE, 1);
-		return 0;
+		return;
 	}
-	fill(&rec->r, REC_EXIT, last);
+	fill(&rec->r, REC_EXIT, !!(ends & ENDS_PROCESS));
 	rec->status = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ?
 			      BPF_CORE_READ(signal, group_exit_code) :
 			      BPF_CORE_READ(task, exit_code);
 	rec->pad = 0;
-	rec->peak = last ? t->peak : 0;
+	rec->peak = ends & ENDS_PROCESS ? t->peak : 0;
 	rec->max_pages = max_pages(signal);
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
-	return 0;
 }
 
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct tracked *t = tracked_current();
+	struct request *q;
+	u32 ends = ENDS;
 	u64 began;
 
 	if (!t)
 		return 0;
 	/* Each one: the last of a large process reads all of its memory, and there is no other that it could stand for */
 	began = bpf_ktime_get_ns();
-	report_exit(ctx, t);
+	q = request_end((struct task_struct *)ctx->args[0], t, &ends);
+	if (q) {
+		q->ends = ends;
+		hand_over(ctx, q, began, 1);
+	}
+	report_end(ends);
 	return timed(began, 1);
 }
+
+#include "look.h"
 
 /* The number of a process may be used again from now on */
 SEC("raw_tp/sched_process_free")

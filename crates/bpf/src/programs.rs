@@ -3,11 +3,14 @@
 mod list;
 
 use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
 
-use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{Link, MapCore, Object, ObjectBuilder, PrintLevel};
 
 pub(crate) use self::list::PROGRAMS;
+use crate::kernel::map_error;
 use crate::types::KernelTypes;
 use crate::{BpfError, Capability, Hooks, LoadOptions, VanishHooks, raw};
 
@@ -92,6 +95,11 @@ const BY_LOCKS: [&str; 5] = [
 /// The program of [`crate::Kernel::watch_moves`]
 pub(crate) const MOVE_ASKED: &str = "move_asked";
 const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
+
+/// The program in which those go on that see pages go
+pub(crate) const LOOK_AT_PAGES: &str = "look_at_pages";
+/// Where they find it
+const CONTINUATIONS: &str = "continuations";
 
 /// The programs of page faults, of waits for pages, and of samples by the clock
 const OF_FAULTS: [&str; 3] = ["fault_user", "fault_kernel", "access_refused"];
@@ -211,6 +219,7 @@ fn load_possible(
         take_said();
         match open(options, attaches_many, &refused, &unused) {
             Ok(object) => {
+                connect(&object).map_err(map_error(CONTINUATIONS))?;
                 let attached = attach(object, &refused, &unused);
                 return Ok(Loaded {
                     exit_has_memory,
@@ -275,7 +284,6 @@ fn left_out(options: &LoadOptions, types: &KernelTypes, exit_has_memory: bool) -
     let not_portable = (options.hooks == Hooks::Portable).then_some("prepare_exec");
     let switched_off = not_portable.iter().chain(&options.left_out);
     all.extend(switched_off.map(|name| (*name, Omitted::Lacking("switched off".into()))));
-    // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
     if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
         let why =
             "not needed: on this kernel a process has its memory still when its exit is reported";
@@ -373,6 +381,18 @@ fn open(
         }
     }
     open.load()
+}
+
+/// Puts the program, where it is loaded, where others find it that go on in it
+fn connect(object: &Object) -> io::Result<()> {
+    let map = object.maps().find(|map| map.name() == CONTINUATIONS);
+    let mut programs = object.progs().filter(|program| program.autoload());
+    let program = programs.find(|program| program.name() == LOOK_AT_PAGES);
+    let Some((map, program)) = map.zip(program) else {
+        return Ok(());
+    };
+    let number = program.as_fd().as_raw_fd().cast_unsigned();
+    raw::map_update(map.as_fd(), 0, &number)
 }
 
 /// The ring's real size: a power of two, a page at least

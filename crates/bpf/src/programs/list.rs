@@ -1,11 +1,11 @@
 //! The programs of the object, in the order in which they are attached
 
 use super::{
-    CHANGE_PROBES, ENTERED, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, RETURNED,
-    SAMPLE_CLOCK, harvester, program,
+    CHANGE_PROBES, ENTERED, LOOK_AT_PAGES, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program,
+    RETURNED, SAMPLE_CLOCK, harvester, program,
 };
 
-pub(crate) const PROGRAMS: [Program; 43] = [
+pub(crate) const PROGRAMS: [Program; 44] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -23,6 +23,12 @@ pub(crate) const PROGRAMS: [Program; 43] = [
         place: Place::Demand,
         purpose: "changes what is done with the events of one process",
         need: Need::Required,
+    },
+    Program {
+        name: LOOK_AT_PAGES,
+        place: Place::Demand,
+        purpose: "reads the bits of pages that go, for all programs that see them go",
+        need: Need::Promised,
     },
     // Before the other, which notes what this one is to see the end of: else a call in between looks as if it never ended.
     program(

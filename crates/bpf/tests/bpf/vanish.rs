@@ -12,7 +12,7 @@ use crate::common::{
 };
 use varve_model::Address;
 
-use varve_bpf::{Hooks, Kernel, LoadOptions, TrackFlags, VanishCause, VanishHooks};
+use varve_bpf::{Event, Hooks, Kernel, LoadOptions, TrackFlags, VanishCause, VanishHooks};
 
 const PAGES: u64 = 2048;
 
@@ -383,6 +383,48 @@ fn parts_that_the_recorder_clears_are_not_looked_at() {
         let (stats, rest) = kernel.walk_part(puppet.pid, &most, &mut |_| ()).unwrap();
         assert!(stats.present_pages <= 512 && stats.present_pages >= 1);
         assert!(rest.is_none_or(|at| at > start && at.0 % (2 << 20) == 0));
+    }
+}
+
+/// Programs that see pages go end in one that looks at them. Where the kernel does not take it, that is a loss, and all else is reported.
+#[test]
+fn pages_that_no_program_looks_at_are_a_loss() {
+    for vanish in BOTH {
+        let options = LoadOptions {
+            vanish: *vanish,
+            left_out: vec!["look_at_pages"],
+            ..LoadOptions::default()
+        };
+        let Some(mut kernel) = kernel_with(&options) else {
+            return;
+        };
+        assert_eq!(kernel.missing_promised(), 1, "{vanish:?}");
+        let mut puppet = Puppet::new(|stage| {
+            let base = map_small(PAGES);
+            write_all(base, PAGES);
+            stage.step(base);
+            unsafe { libc::munmap(base as *mut libc::c_void, (PAGES * PAGE) as usize) };
+            stage.step(0);
+        });
+        puppet.wait_step();
+        track(&kernel, &puppet);
+        let lost = |kernel: &Kernel| kernel.dropped().unwrap().vanish_walks;
+        let before = lost(&kernel);
+        puppet.go();
+        puppet.wait_step();
+        let unmapped = lost(&kernel);
+        assert!(unmapped > before, "{vanish:?}");
+        puppet.finish();
+        let mut ends = 0;
+        kernel
+            .events(&mut |event| match event {
+                Event::Exit(exit) if exit.pid == puppet.pid => ends += 1,
+                Event::Vanish(vanish) => assert_ne!(vanish.cause, VanishCause::Unmap),
+                _ => {}
+            })
+            .unwrap();
+        assert_eq!(ends, 1, "{vanish:?}");
+        assert!(lost(&kernel) > unmapped, "{vanish:?}");
     }
 }
 
