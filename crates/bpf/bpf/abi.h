@@ -10,6 +10,7 @@
 #define OPT_PREPARE_EXEC 8u /* sched_prepare_exec exists and is attached */
 #define OPT_FAULTS 16u
 #define OPT_GUARDED 32u    /* bit 10 of an entry means not written since userfaultfd protected it */
+#define OPT_PAGES 256u     /* pages of tracked processes are looked at as they go */
 #define OPT_CLEARS 128u    /* the recorder clears what it has read by process_madvise */
 #define OPT_RANGES 64u     /* say of all ranges that go that they were looked at, touched or not */
 

@@ -230,7 +230,7 @@ int lock_asked(struct bpf_raw_tracepoint_args *ctx)
 	struct request *q;
 	u64 began;
 
-	if (!t && ctx->args[0] == (u64)BPF_CORE_READ(current_task(), mm))
+	if (!t && (ctx->args[0] == (u64)BPF_CORE_READ(current_task(), mm) || !looks_at_pages()))
 		return 0;
 	began = t ? report_begins() : 0;
 	q = request_lock(ctx, t);

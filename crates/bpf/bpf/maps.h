@@ -248,4 +248,12 @@ static __always_inline struct settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
+/* Whether pages of tracked processes are looked at as they go: else nothing that others do concerns them */
+static __always_inline int looks_at_pages(void)
+{
+	struct settings *g = get_settings();
+
+	return g && g->options & OPT_PAGES;
+}
+
 #endif

@@ -204,7 +204,7 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 	if (number > 511 || !(interesting(number) || may_be_of_memory_file(number)))
 		return 0;
 	t = tracked_current();
-	if (!t && !reaches_others(number))
+	if (!t && (!reaches_others(number) || !looks_at_pages()))
 		return 0;
 	if (!decode(&c, ctx->args[0], number))
 		return 0;

@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..scan.clone()
     };
     let operations = LoadOptions {
+        pages: false,
         faults: false,
         samples: false,
         operations: true,

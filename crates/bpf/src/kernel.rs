@@ -42,7 +42,8 @@ pub struct Kernel {
     links: Vec<libbpf_rs::Link>,
     harvesters: Vec<libbpf_rs::Link>,
     object: Object,
-    walk: OwnedFd,
+    /// The program that reads pages, where that was asked for
+    walk: Option<OwnedFd>,
     change: OwnedFd,
     maps: Maps,
     regions: Mapped,
@@ -155,6 +156,9 @@ impl Kernel {
             counter_batch: online_cpus().map_or(u32::MAX, |cpus| counter_batch(cpus.len())),
             ..Default::default()
         };
+        if options.pages {
+            start.options |= abi::OPT_PAGES;
+        }
         if attached.contains("prepare_exec") {
             start.options |= abi::OPT_PREPARE_EXEC;
         }
@@ -178,7 +182,10 @@ impl Kernel {
             links,
             watches_moves: false,
             harvesters,
-            walk: program_fd(&object, "walk_process")?,
+            walk: match options.pages {
+                true => Some(program_fd(&object, "walk_process")?),
+                false => None,
+            },
             change: program_fd(&object, "change_flags")?,
             object,
             maps,
@@ -199,7 +206,7 @@ impl Kernel {
         if options.harvest {
             kernel.examine_harvest();
         }
-        if vanish == VanishHooks::Locks {
+        if vanish == VanishHooks::Locks && options.pages {
             // The lock is asked for by those calls alone that reach such memory.
             kernel.expect_memory_files()?;
         }
@@ -361,6 +368,8 @@ impl Kernel {
             ..WalkStats::default()
         };
         let mut start = part.start.0;
+        let not_asked = || BpfError::Load("pages were not to be read".into());
+        let walk = self.walk.as_ref().ok_or_else(not_asked)?;
         loop {
             let left = part
                 .most
@@ -375,7 +384,7 @@ impl Kernel {
                 regions: self.region_limit,
                 ..Default::default()
             };
-            raw::run(self.walk.as_fd(), &mut args).map_err(system("running the walk program"))?;
+            raw::run(walk.as_fd(), &mut args).map_err(system("running the walk program"))?;
             match -args.error {
                 0 => {}
                 libc::ESRCH => return Err(BpfError::NoProcess(pid)),

@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub sample_stack_bytes: u32,
     /// Whether pages with a clear accessed bit have their page flags checked
     pub page_flags: PageFlags,
+    /// Whether pages can be read ([`crate::Kernel::walk`]), and those that go are reported ([`TrackFlags::VANISH`])
+    pub pages: bool,
     /// Whether page faults are recorded
     pub faults: bool,
     /// Whether samples can be taken by the clock ([`crate::Kernel::sample`])
@@ -74,6 +76,7 @@ impl Default for LoadOptions {
             sample_ring_bytes: 4096,
             sample_stack_bytes: 2048,
             page_flags: PageFlags::Check,
+            pages: true,
             faults: true,
             samples: true,
             waits: false,

@@ -101,6 +101,18 @@ pub(crate) const LOOK_AT_PAGES: &str = "look_at_pages";
 /// Where they find it
 const CONTINUATIONS: &str = "continuations";
 
+/// The programs of pages that are read or go ([`crate::TrackFlags::VANISH`])
+const OF_PAGES: [&str; 9] = [
+    "walk_process",
+    LOOK_AT_PAGES,
+    "signal_deliver",
+    "task_reaping",
+    "file_collapsed",
+    "request_submitted",
+    "entry_submitted",
+    "group_thawed",
+    MOVE_ASKED,
+];
 /// The programs of page faults, of waits for pages, and of samples by the clock
 const OF_FAULTS: [&str; 3] = ["fault_user", "fault_kernel", "access_refused"];
 const OF_WAITS: [&str; 1] = ["thread_switch"];
@@ -262,9 +274,10 @@ fn load_possible(
 /// The programs that a recording with these options does not run. They are not loaded: the verifier takes its time with each, in
 /// which the target does not begin
 fn unused(options: &LoadOptions, vanish: VanishHooks) -> Vec<&'static str> {
-    let groups: [(bool, &[&'static str]); 9] = [
+    let groups: [(bool, &[&'static str]); 10] = [
         (vanish == VanishHooks::Locks, &BY_LOCKS),
         (vanish == VanishHooks::Calls, &BY_CALLS),
+        (options.pages, &OF_PAGES),
         (options.faults, &OF_FAULTS),
         (options.waits, &OF_WAITS),
         (options.samples, &OF_SAMPLES),

@@ -1,8 +1,10 @@
 //! Which programs a load puts into the kernel: the verifier takes its time with each, in which the target does not begin.
 
-use varve_bpf::{LoadOptions, VanishHooks};
+use std::os::fd::AsRawFd;
 
-use crate::common::kernel_with;
+use varve_bpf::{LoadOptions, TrackFlags, VanishHooks};
+
+use crate::common::{PAGE, Puppet, kernel_with, map, write_all};
 
 /// What is loaded, and what of that hangs on nothing and is not run either
 fn loaded(options: &LoadOptions) -> Option<(Vec<&'static str>, Vec<&'static str>)> {
@@ -17,6 +19,7 @@ fn programs_that_nobody_runs_are_not_loaded() {
         for asked in [false, true] {
             let options = LoadOptions {
                 vanish,
+                pages: asked,
                 faults: asked,
                 samples: asked,
                 waits: asked,
@@ -29,6 +32,9 @@ fn programs_that_nobody_runs_are_not_loaded() {
             };
             assert!(idle.is_empty(), "{vanish:?}, {asked}: {idle:?}");
             for name in [
+                "walk_process",
+                "look_at_pages",
+                "task_reaping",
                 "fault_user",
                 "sample_clock",
                 "thread_switch",
@@ -37,12 +43,43 @@ fn programs_that_nobody_runs_are_not_loaded() {
             ] {
                 assert_eq!(all.contains(&name), asked, "{vanish:?}: {name}");
             }
-            assert!(all.contains(&"walk_process") && !all.contains(&"page_aged"));
+            assert!(all.contains(&"process_exit") && !all.contains(&"page_aged"));
             assert_eq!(
                 all.contains(&"call_enter"),
                 !all.contains(&"lock_asked"),
                 "{all:?}"
             );
         }
+    }
+}
+
+/// Nobody looks at pages there, so that what others take of a tracked process's is no loss.
+#[test]
+fn without_pages_none_can_be_taken() {
+    for vanish in [VanishHooks::Locks, VanishHooks::Calls] {
+        let options = LoadOptions {
+            vanish,
+            pages: false,
+            ..LoadOptions::default()
+        };
+        let Some(mut kernel) = kernel_with(&options) else {
+            return;
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4 * PAGE).unwrap();
+        let fd = file.as_file().as_raw_fd();
+        let mut puppet = Puppet::new(move |stage| {
+            let base = map(4, libc::MAP_SHARED, fd);
+            write_all(base, 4);
+            stage.step(base);
+        });
+        puppet.wait_step();
+        let flags = TrackFlags::DEFAULT.without(TrackFlags::VANISH);
+        kernel.track(puppet.pid, flags).unwrap();
+        file.as_file().set_len(0).unwrap();
+        std::fs::File::create(file.path()).unwrap();
+        assert!(kernel.walk(puppet.pid, &mut |_| ()).is_err());
+        puppet.finish();
+        assert_eq!(kernel.dropped().unwrap().vanish_walks, 0, "{vanish:?}");
     }
 }

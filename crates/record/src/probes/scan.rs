@@ -25,6 +25,10 @@ const MAX_OPEN: usize = 4096;
 pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
+    if !options.scans() {
+        load.pages = false;
+        load.walk_regions = 1;
+    }
     if !options.scans() || options.lacks(Ablation::PageFlags) {
         load.page_flags = PageFlags::Ignore;
     }
