@@ -20,6 +20,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod arena;
+mod budget;
 mod children;
 mod ends;
 mod events;

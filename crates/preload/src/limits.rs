@@ -3,39 +3,18 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::budget::budgets;
 use crate::operations::room;
 use crate::{executions, process, real, sys};
 
-/// Bytes of shadows that the fault handler may yet map: at most one part in [`SHADOW_SHARE`] of what the program's limits leave. The handler is a
-/// process with limits of its own, which say nothing of what the program sets later.
+/// Bytes of shadows that the fault handler may yet map. The handler is a process with limits of its own, which say nothing of what the program sets
+/// later.
 static SHADOW_LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
-const SHADOW_SHARE: u64 = 8;
 
 /// Plans how much shadows may take under the limits that are set, one of which is about to be replaced.
 pub(crate) fn plan_shadows(new: Option<(u32, u64)>) {
-    let limit_of = |resource| match new {
-        Some((which, limit)) if which == resource => {
-            (limit != libc::RLIM64_INFINITY).then_some(limit)
-        }
-        _ => sys::limit(resource),
-    };
-    let limits = [limit_of(libc::RLIMIT_AS), limit_of(libc::RLIMIT_DATA)];
-    let left = match limits {
-        [None, None] => u64::MAX,
-        // What cannot be known is not taken.
-        limits => room::used().map_or(0, |used| {
-            let left = |(limit, used): (Option<u64>, u64)| {
-                limit.map(|limit| limit.saturating_sub(used) / SHADOW_SHARE)
-            };
-            limits
-                .into_iter()
-                .zip(used)
-                .filter_map(left)
-                .min()
-                .unwrap_or(0)
-        }),
-    };
-    SHADOW_LEFT.store(left, Ordering::Relaxed);
+    let [space, data] = budgets(new, [0; 2]);
+    SHADOW_LEFT.store(space.min(data), Ordering::Relaxed);
 }
 
 /// Whether so many bytes of shadow may be mapped, which are taken then.

@@ -6,7 +6,7 @@
 
 use crate::handler::maps;
 use crate::operations::room;
-use crate::{own, process, real, sys};
+use crate::{budget, own, process, real, sys};
 use std::ffi::{c_int, c_long};
 
 /// # Safety
@@ -102,7 +102,7 @@ fn next_own(from: u64, until: u64) -> Option<(u64, u64)> {
 /// Locks what is the program's of what is mapped, where the limit would have let it have that alone; whether it did.
 fn lock_all_but_own(flags: c_int) -> bool {
     let Some((limit, used)) =
-        sys::limit(libc::RLIMIT_MEMLOCK).zip(room::used().map(|[space, _]| space))
+        sys::limit(libc::RLIMIT_MEMLOCK).zip(budget::used().map(|[space, _]| space))
     else {
         return false;
     };

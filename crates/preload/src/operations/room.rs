@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use varve_preload_abi::operations::{COUNTING, MEMORY_BYTES, heap, limit};
 
 use super::{attach, sampling, shadow, table};
+use crate::budget::{LIMITS, budgets, used};
 use crate::thread;
-use crate::{locking, operations, proc, process, sys};
+use crate::{locking, operations, process, sys};
 
-/// At most one part of so many of what a limit leaves.
-const SHARE: u64 = 8;
 /// With less for its tables nothing is counted.
 const MIN_TABLES: u64 = 8 << 20;
 /// Pieces of the shadow that a program needs at least: for what it gets by `brk`, by `mmap`, and at the border of two.
@@ -38,34 +37,12 @@ static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 /// Somebody does so.
 static GIVES_BACK: AtomicBool = AtomicBool::new(false);
 
-/// The limits of which this library takes a part; [`used`] has their order.
-const LIMITS: [u32; 2] = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-
-/// Bytes of address space that the process has, and of what RLIMIT_DATA counts, at least; none where `/proc` cannot be read.
-pub(crate) fn used() -> Option<[u64; 2]> {
-    let mut words = [0u64; 16];
-    let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
-    let mut pages = proc::numbers::<u64>(proc::bytes(&words, read));
-    // size resident shared text lib data: data is with the stack (proc(5)).
-    Some([pages.next()? * 4096, pages.nth(4)? * 4096])
-}
-
 /// How much may be taken now.
 pub(super) fn plan() -> Plan {
     if locking::brings_in() {
         return Plan::Nothing(limit::LOCKED);
     }
-    let limits = LIMITS.map(sys::limit);
-    if limits == [None; 2] {
-        SHADOW_LEFT.store(u64::MAX, Ordering::Relaxed);
-        return Plan::Whole;
-    }
-    // What cannot be known is not taken.
-    let used = used().unwrap_or([u64::MAX; 2]);
-    let budget = |(limit, used): (Option<u64>, u64)| {
-        limit.map_or(u64::MAX, |limit| limit.saturating_sub(used) / SHARE)
-    };
-    let [space, data] = [0, 1].map(|which| budget((limits[which], used[which])));
+    let [space, data] = budgets(None, [0; 2]);
     let shadow = MIN_PIECES * heap::PIECE_BYTES;
     if space < MIN_TABLES + shadow || data < shadow {
         return Plan::Nothing(limit::NOTHING);
@@ -139,10 +116,9 @@ pub(crate) fn will_be_limited(resource: u32, limit: u64) {
         return;
     }
     attach::cut_tables();
-    let held = held()[which];
-    let alone = used().map_or(u64::MAX, |used| used[which].saturating_sub(held));
-    let budget = limit.saturating_sub(alone) / SHARE;
-    match budget.checked_sub(held) {
+    let held = held();
+    let budget = budgets(Some((resource, limit)), held)[which];
+    match budget.checked_sub(held[which]) {
         Some(left) => _ = SHADOW_LEFT.fetch_min(left, Ordering::Relaxed),
         None => _ = give_back(limit::GIVEN_BACK),
     }

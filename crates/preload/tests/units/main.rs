@@ -4,6 +4,8 @@
 
 #[path = "../../src/arena.rs"]
 mod arena;
+#[path = "../../src/budget.rs"]
+mod budget;
 #[path = "../../src/proc.rs"]
 mod proc;
 #[path = "../../src/sys.rs"]
