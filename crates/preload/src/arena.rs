@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
-use crate::{process, sys};
+use crate::{budget, process, sys};
 
 const CHUNK: usize = 1 << 20;
 const MIN_BYTES: usize = 16;
@@ -141,10 +141,11 @@ impl Inner {
         Some(block)
     }
 
-    /// Maps another chunk, of the first of these sizes that can be had.
+    /// Maps another chunk, of the first of these sizes that can be had. Only the second may be a large part of what a limit of the program's leaves.
     fn map_chunk(&mut self, sizes: [usize; 2]) -> Option<(NonNull<u8>, usize)> {
         let map = |bytes| Some((sys::map_anonymous(bytes)?, bytes));
-        let fresh = sizes.into_iter().find_map(map)?;
+        let first = usize::from(!budget::permits(sizes[0]));
+        let fresh = sizes.into_iter().skip(first).find_map(map)?;
         (self.next, self.left) = (fresh.0.as_ptr(), fresh.1);
         Some(fresh)
     }

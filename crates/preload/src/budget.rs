@@ -1,6 +1,6 @@
 //! How much of a program's address space this library may take (RLIMIT_AS, `ulimit -v`; RLIMIT_DATA, `ulimit -d`).
 
-use crate::{proc, sys};
+use crate::{proc, process, sys};
 
 /// The limits of which this library takes a part; [`used`] and [`budgets`] have their order.
 pub(crate) const LIMITS: [u32; 2] = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
@@ -35,6 +35,16 @@ pub(crate) fn budgets(new: Option<(u32, u64)>, held: [u64; 2]) -> [u64; 2] {
 /// What may be taken of one limit, of which the program uses so much.
 fn budget(limit: Option<u64>, used: u64) -> u64 {
     limit.map_or(u64::MAX, |limit| limit.saturating_sub(used) / SHARE)
+}
+
+/// Whether a table of so many bytes may be mapped, which stays. A program that has confined itself may be ended for asking: it has what it has then.
+#[cold]
+pub(crate) fn permits(bytes: usize) -> bool {
+    let [space, data] = match process::is_confined() {
+        true => [u64::MAX; 2],
+        false => budgets(None, [0; 2]),
+    };
+    bytes as u64 <= space.min(data)
 }
 
 #[cfg(test)]

@@ -3,15 +3,15 @@
 //! One byte per page says both whether small objects on it are already pooled under a name and
 //! whether any recorded object starts on it, so that the common `malloc` and `free` of small
 //! objects cost one look at the same byte. Where a recorded object starts, one bit per 16 bytes says
-//! so. Tables cover 1 GiB of addresses each and are backed only where they are touched: at most
-//! 1/128 of the heap for the bits. All of it is lock-free and whole at every instruction.
+//! so. Tables of bytes cover 1 GiB of addresses each, those of bits 128 MiB, as all that is mapped counts where the program's memory is limited. Both are
+//! backed only where they are touched: at most 1/128 of the heap for the bits. All of it is lock-free and whole at every instruction.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
-use crate::{process, sys};
+use crate::{budget, process, sys};
 
 const OWNED: u8 = 1;
 const STARTS_HERE: u8 = 2;
@@ -20,38 +20,79 @@ const REGION_SHIFT: u32 = 30;
 /// User addresses end at 2^47; processes that ask for more (5-level paging) are not covered there.
 const REGIONS: usize = 1 << (47 - REGION_SHIFT);
 const PAGES: usize = 1 << (REGION_SHIFT - 12);
-const START_WORDS: usize = 1 << (REGION_SHIFT - 4 - 6);
+const PART_SHIFT: u32 = 27;
+const PARTS: usize = 1 << (REGION_SHIFT - PART_SHIFT);
+const START_WORDS: usize = 1 << (PART_SHIFT - 4 - 6);
 
-#[repr(C)]
+/// In whole pages, as a mapping is.
+#[repr(C, align(4096))]
 struct Region {
     flags: [AtomicU8; PAGES],
-    starts: [AtomicU64; START_WORDS],
+    starts: [AtomicPtr<Starts>; PARTS],
 }
+
+type Starts = [AtomicU64; START_WORDS];
 
 static REGION_TABLE: [AtomicPtr<Region>; REGIONS] = [const { AtomicPtr::new(null_mut()) }; REGIONS];
 
 #[inline]
 fn region(address: u64) -> Option<&'static Region> {
-    let entry = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
+    let place = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
     // SAFETY: entries are null or point to a zeroed mapping of a `Region` that is never unmapped.
-    unsafe { entry.load(Ordering::Acquire).as_ref() }
+    unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
-#[cold]
+/// The region of an address, which is mapped where it is not there; none where there is no room for it.
 fn make_region(address: u64) -> Option<&'static Region> {
-    let entry = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
-    let memory = sys::map_anonymous(size_of::<Region>())?;
-    let fresh: *mut Region = memory.as_ptr().cast();
-    match entry.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    let place = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
+    // SAFETY: it has atomic integers and pointers that may be null.
+    region(address).or_else(|| unsafe { map_at(place) })
+}
+
+#[inline]
+fn part(region: &Region, address: u64) -> &AtomicPtr<Starts> {
+    &region.starts[(address >> PART_SHIFT) as usize & (PARTS - 1)]
+}
+
+#[inline]
+fn starts(region: &Region, address: u64) -> Option<&'static Starts> {
+    // SAFETY: as in `region`.
+    unsafe { part(region, address).load(Ordering::Acquire).as_ref() }
+}
+
+/// The bits of an address likewise.
+fn make_starts(region: &Region, address: u64) -> Option<&'static Starts> {
+    // SAFETY: it has atomic integers.
+    starts(region, address).or_else(|| unsafe { map_at(part(region, address)) })
+}
+
+#[inline]
+fn starts_of(address: u64) -> Option<&'static Starts> {
+    region(address).and_then(|region| starts(region, address))
+}
+
+/// Maps a table for a place that has none, unless a limit of the program's leaves too little.
+///
+/// # Safety
+/// Zeroes are a valid `T`, which is as long as whole pages.
+#[cold]
+unsafe fn map_at<T: 'static>(place: &AtomicPtr<T>) -> Option<&'static T> {
+    let bytes = size_of::<T>();
+    if !budget::permits(bytes) {
+        return None;
+    }
+    let memory = sys::map_anonymous(bytes)?;
+    let fresh: *mut T = memory.as_ptr().cast();
+    match place.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            process::note_own_memory(memory, size_of::<Region>(), OwnMemory::Table);
-            // SAFETY: the mapping is zeroed, page-aligned, as large as a `Region`, and stays.
+            process::note_own_memory(memory, bytes, OwnMemory::Table);
+            // SAFETY: the mapping is zeroed, page-aligned, as large as a `T`, and stays.
             Some(unsafe { &*fresh })
         }
         Err(other) => {
             // SAFETY: nobody else has seen this mapping.
-            unsafe { sys::unmap(memory, size_of::<Region>()) };
-            // SAFETY: as in `region`.
+            unsafe { sys::unmap(memory, bytes) };
+            // SAFETY: another thread's, as above.
             NonNull::new(other).map(|other| unsafe { other.as_ref() })
         }
     }
@@ -63,9 +104,9 @@ fn page_flags(region: &Region, address: u64) -> &AtomicU8 {
 }
 
 #[inline]
-fn start_bit(region: &Region, address: u64) -> (&AtomicU64, u64) {
+fn start_bit(starts: &Starts, address: u64) -> (&AtomicU64, u64) {
     let granule = (address >> 4) as usize & (START_WORDS * 64 - 1);
-    (&region.starts[granule / 64], 1 << (granule % 64))
+    (&starts[granule / 64], 1 << (granule % 64))
 }
 
 /// Whether the page of `address` has an owner.
@@ -87,7 +128,7 @@ pub(crate) enum Owning {
 
 /// Makes the page of `address` owned.
 pub(crate) fn own(address: u64) -> Owning {
-    let Some(region) = region(address).or_else(|| make_region(address)) else {
+    let Some(region) = make_region(address) else {
         return Owning::NoRoom;
     };
     match page_flags(region, address).fetch_or(OWNED, Ordering::Relaxed) & OWNED {
@@ -98,10 +139,13 @@ pub(crate) fn own(address: u64) -> Owning {
 
 /// Notes that a recorded object starts at `address`; false if there is no room to note it.
 pub(crate) fn add_start(address: u64) -> bool {
-    let Some(region) = region(address).or_else(|| make_region(address)) else {
+    let Some(region) = make_region(address) else {
         return false;
     };
-    let (word, bit) = start_bit(region, address);
+    let Some(starts) = make_starts(region, address) else {
+        return false;
+    };
+    let (word, bit) = start_bit(starts, address);
     word.fetch_or(bit, Ordering::Relaxed);
     page_flags(region, address).fetch_or(STARTS_HERE, Ordering::Relaxed);
     true
@@ -118,18 +162,18 @@ pub(crate) fn may_start(address: u64) -> bool {
 /// Whether one does.
 #[inline]
 pub(crate) fn is_start(address: u64) -> bool {
-    region(address).is_some_and(|region| {
-        let (word, bit) = start_bit(region, address);
+    starts_of(address).is_some_and(|starts| {
+        let (word, bit) = start_bit(starts, address);
         word.load(Ordering::Relaxed) & bit != 0
     })
 }
 
 /// Forgets the recorded object at `address`; true for the one caller that did.
 pub(crate) fn take_start(address: u64) -> bool {
-    let Some(region) = region(address) else {
+    let Some(starts) = starts_of(address) else {
         return false;
     };
-    let (word, bit) = start_bit(region, address);
+    let (word, bit) = start_bit(starts, address);
     word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
 }
 
@@ -150,5 +194,55 @@ pub(crate) fn disown(address: u64, bytes: u64) {
             }
         }
         page = region_end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn used() -> u64 {
+        budget::used().unwrap()[0]
+    }
+
+    #[test]
+    fn a_start_is_known_until_it_is_taken() {
+        let address = 7 << REGION_SHIFT;
+        for distance in [0, 16, 1 << PART_SHIFT, (1 << REGION_SHIFT) - 16] {
+            let address = address + distance;
+            assert!(!is_start(address) && !take_start(address));
+            assert!(add_start(address));
+            assert!(may_start(address) && is_start(address));
+            assert!(!is_start(address ^ 32));
+            assert!(take_start(address) && !take_start(address));
+            assert!(!is_start(address));
+        }
+    }
+
+    #[test]
+    fn a_page_has_an_owner_until_all_of_it_goes() {
+        let address = 9 << REGION_SHIFT;
+        assert!(matches!(own(address), Owning::New));
+        assert!(matches!(own(address + 4095), Owning::Before));
+        disown(address, 4095);
+        assert!(is_owned(address));
+        disown(address - 4096, 3 * 4096);
+        assert!(!is_owned(address));
+    }
+
+    /// A program with a limit of its address space lacks what is mapped, whether it is touched or not.
+    #[test]
+    fn a_gigabyte_of_addresses_takes_no_more_than_its_objects_need() {
+        let address = 11 << REGION_SHIFT;
+        let before = used();
+        own(address);
+        let owned = used();
+        add_start(address);
+        let started = used();
+        // What this process maps besides is less.
+        let taken = [owned.saturating_sub(before), started.saturating_sub(owned)];
+        assert!(taken[0] < MIB && taken[1] < 2 * MIB, "{taken:?}");
     }
 }

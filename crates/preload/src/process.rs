@@ -75,9 +75,11 @@ static RING_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Set once the program confines itself with seccomp: from then on no new kind of system call.
 pub(crate) static CONFINED: AtomicBool = AtomicBool::new(false);
 
+/// Enough for 256 GiB of heap, of which [`crate::pages`] has nine tables for each.
+const MAX_OWN: usize = 2304;
 /// Own mappings, to be reported to every new ring.
-static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
-    [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; 256];
+static OWN: [(AtomicU64, AtomicU64, AtomicU8); MAX_OWN] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; MAX_OWN];
 /// What stands there for a purpose where there is no mapping, and where somebody is about to note one.
 const NO_PURPOSE: u8 = 0;
 const TAKEN: u8 = u8::MAX;

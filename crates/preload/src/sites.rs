@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
-use crate::{modules, process, sys};
+use crate::{budget, modules, process, sys};
 
 struct Entry {
     hash: AtomicU64,
@@ -28,6 +28,9 @@ fn table(index: usize) -> Option<&'static [Entry]> {
     let mut pointer = TABLES[index].load(Ordering::Acquire);
     if pointer.is_null() {
         let bytes = size * size_of::<Entry>();
+        if !budget::permits(bytes) {
+            return None;
+        }
         let memory = sys::map_anonymous(bytes)?;
         let fresh: *mut Entry = memory.as_ptr().cast();
         pointer = match TABLES[index].compare_exchange(

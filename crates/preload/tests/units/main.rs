@@ -6,6 +6,8 @@
 mod arena;
 #[path = "../../src/budget.rs"]
 mod budget;
+#[path = "../../src/pages.rs"]
+mod pages;
 #[path = "../../src/proc.rs"]
 mod proc;
 #[path = "../../src/sys.rs"]

@@ -72,3 +72,34 @@ fn what_could_not_be_noted_is_said() {
     let losses = &trace.manifest.losses;
     assert!(losses.get("preload_memory") > Some(&0), "{losses:?}");
 }
+
+/// Pages of 4 KiB of the address space of a program below a limit, which has objects in its heap and in a mapping.
+fn address_space(stage: &Stage, record: Option<&str>) -> u64 {
+    let script = format!("ulimit -v 262144; exec {}", program("room").display());
+    let words = ["sh", "-c", &script];
+    let command = match record {
+        Some(backend) => stage.record(&["--backend", backend], &words),
+        None => {
+            let mut command = stage.command(words[0]);
+            command.args(&words[1..]);
+            command
+        }
+    };
+    stage.run(command).require(0).text().trim().parse().unwrap()
+}
+
+/// The library's code, ring, heap and tables as README has them; mappings count in full, whatever is touched of them.
+#[test]
+fn a_program_with_a_limit_lacks_no_more_than_is_said() {
+    let stage = Stage::new();
+    let alone = address_space(&stage, None);
+    let mut most = vec![("scan", 14)];
+    if can_trap() {
+        most.push(("fault", 20));
+    }
+    for (backend, most) in most {
+        let recorded = address_space(&stage, Some(backend));
+        let lacks = recorded.saturating_sub(alone) / 256;
+        assert!(lacks <= most, "{backend}: {lacks} MiB");
+    }
+}
