@@ -63,25 +63,15 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     };
 }
 
-/// Gives the pages of memory of this library's own back: they are zeroes afterwards.
+/// Gives the pages of memory of this library's own back; whether they are zeroes now. They stay where they are locked.
 ///
 /// # Safety
 /// Nobody needs what is in the range.
-pub(crate) unsafe fn discard(address: *mut u8, bytes: usize) {
+pub(crate) unsafe fn discard(address: *mut u8, bytes: usize) -> bool {
+    let advice = libc::MADV_DONTNEED as usize;
+    let arguments = [address as usize, bytes, advice, 0, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe {
-        call(
-            libc::SYS_madvise,
-            [
-                address as usize,
-                bytes,
-                libc::MADV_DONTNEED as usize,
-                0,
-                0,
-                0,
-            ],
-        )
-    };
+    unsafe { call(libc::SYS_madvise, arguments) == 0 }
 }
 
 /// Maps memory like [`map_anonymous`] at an address where nothing is, which forked children do not inherit; whether

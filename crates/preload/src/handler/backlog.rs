@@ -17,8 +17,8 @@ use super::ranges::Range;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FAULT_WRITE: u64 = 1;
 
-/// Room for so many of each kind. A thread waits for one thing at a time.
-const ROOM: usize = 64 << 10;
+/// Room for so many accesses. A thread waits for one at a time, and asks again where it was forgotten.
+const ROOM: usize = 8 << 10;
 /// Bytes of a backlog, in whole pages.
 pub(super) const BYTES: usize = (ROOM * size_of::<Access>()).next_multiple_of(PAGE as usize)
     + size_of::<Journal>().next_multiple_of(PAGE as usize);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::Connection;
-use varve_preload_abi::{OwnMemory, SHARED_USER};
+use varve_preload_abi::SHARED_USER;
 
 use super::exempt::{note_arguments, note_statics};
 use super::messages::{Socket, close};
@@ -16,7 +16,7 @@ use super::{end, ending, live, memory, rights};
 use crate::{limits, process, sys};
 
 /// The handler's stack; the messages and lists that it keeps there take less than half.
-const STACK_BYTES: usize = 512 << 10;
+pub(super) const STACK_BYTES: usize = 512 << 10;
 /// The order lies above it.
 const ORDER_BYTES: usize = 256;
 const _: () = assert!(size_of::<Order>() <= ORDER_BYTES);
@@ -40,22 +40,15 @@ pub(super) fn launch() {
     note_statics();
     note_arguments();
     limits::plan_shadows(None);
-    let Some(stack) = sys::map_anonymous(STACK_BYTES) else {
-        return;
-    };
     let said = Connection::open(process::address())
         .ok()
         .filter(|connection| connection.say(Kind::Handler, None));
     if let Some(connection) = said {
         let socket = connection.into_descriptor();
-        process::note_own_memory(stack, STACK_BYTES, OwnMemory::Table);
-        if memory::prepare() {
+        if let Some(stack) = memory::prepare() {
             make(Socket(socket), stack);
         }
         close(socket);
-    } else {
-        // SAFETY: mapped above, and nobody else knows of it.
-        unsafe { sys::unmap(stack, STACK_BYTES) };
     }
 }
 

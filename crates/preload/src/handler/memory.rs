@@ -4,38 +4,53 @@
 //! meanwhile (`mlockall`) would lock it too, and be refused memory of its own.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
+use super::launch::STACK_BYTES;
 use super::mover::PAGE;
 use super::{backlog, ranges, resolve, steady};
 use crate::{process, sys};
 
-/// What a handler has as long as it lives.
-const BYTES: usize = backlog::BYTES + steady::BYTES + resolve::SETS * ranges::BYTES;
+/// What a handler has as long as it lives: its stack, and the rest above it.
+const BYTES: usize = STACK_BYTES + backlog::BYTES + steady::BYTES + resolve::SETS * ranges::BYTES;
 
-/// What is left of it for the next handler.
+/// Where it is, and in which process.
+static START: AtomicUsize = AtomicUsize::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// What is left of it, of which the handler takes its parts.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps it for a handler that is about to begin; whether it could be.
-pub(super) fn prepare() -> bool {
-    let Some(memory) = sys::map_anonymous(BYTES) else {
-        return false;
-    };
-    process::note_own_memory(memory, BYTES, OwnMemory::Table);
+/// Has it ready for a handler that is about to begin: the bottom of its stack.
+pub(super) fn prepare() -> Option<NonNull<u8>> {
+    let memory = inherited().or_else(map)?;
     let at = memory.as_ptr() as usize;
-    NEXT.store(at, Ordering::Relaxed);
-    END.store(at + BYTES, Ordering::Release);
-    true
+    NEXT.store(at + STACK_BYTES, Ordering::Relaxed);
+    OWNER.store(sys::process_id(), Ordering::Relaxed);
+    START.store(at, Ordering::Release);
+    Some(memory)
+}
+
+/// The copy that a forked child has of what its parent's handler has, and that nobody uses: else each generation would have one more.
+fn inherited() -> Option<NonNull<u8>> {
+    let memory = NonNull::new(START.load(Ordering::Acquire) as *mut u8)?;
+    let is_copy = OWNER.load(Ordering::Relaxed) != sys::process_id();
+    // SAFETY: a mapping of the library's own, whose only user is a handler of another process.
+    (is_copy && unsafe { sys::discard(memory.as_ptr(), BYTES) }).then_some(memory)
+}
+
+fn map() -> Option<NonNull<u8>> {
+    let memory = sys::map_anonymous(BYTES)?;
+    process::note_own_memory(memory, BYTES, OwnMemory::Table);
+    Some(memory)
 }
 
 /// Takes zeroed memory of so many bytes, at the beginning of a page, which stays. In the handler alone.
 pub(super) fn take(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(PAGE as usize);
     let at = NEXT.load(Ordering::Relaxed);
-    if at + bytes > END.load(Ordering::Acquire) {
+    if at + bytes > START.load(Ordering::Acquire) + BYTES {
         return None;
     }
     NEXT.store(at + bytes, Ordering::Relaxed);
