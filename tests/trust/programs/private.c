@@ -1,7 +1,9 @@
 // private PAGES FILE: makes a child whose files in /proc are root's (PR_SET_DUMPABLE), and says where the pages are once it is so. Both touch
 // pages until the file is there; the parent ends with 7.
+// private PAGES FILE alone: is so itself, and makes no child.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,14 +20,27 @@ static void touch_until(const char *file) {
     } while (access(file, F_OK));
 }
 
+static void say_where(void) {
+    printf("%d %lx\n", getpid(), (unsigned long)pages >> 12);
+    fflush(stdout);
+}
+
 int main(int words, char **word) {
-    if (words != 3)
+    int is_alone = words == 4 && !strcmp(word[3], "alone");
+    if (words != 3 && !is_alone)
         return 2;
     count = atol(word[1]);
     pages = mmap(0, count << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         return 3;
     madvise(pages, count << 12, MADV_NOHUGEPAGE);
+    if (is_alone) {
+        if (prctl(PR_SET_DUMPABLE, 0))
+            return 4;
+        say_where();
+        touch_until(word[2]);
+        return 7;
+    }
     int is_private[2];
     char byte;
     if (pipe(is_private))
@@ -39,8 +54,7 @@ int main(int words, char **word) {
     }
     if (child < 0 || read(is_private[0], &byte, 1) != 1)
         return 4;
-    printf("%d %lx\n", getpid(), (unsigned long)pages >> 12);
-    fflush(stdout);
+    say_where();
     touch_until(word[2]);
     int status;
     return waitpid(child, &status, 0) != child || status ? 5 : 7;

@@ -45,7 +45,6 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         clear: HashMap::new(),
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),
         without_first: HashSet::new(),
-        root: None,
         uncleared: Uncleared::default(),
         flushes: !setup.options.lacks(Ablation::Flush),
         compares: vanish::compares(setup.options, setup.kernel),
@@ -72,8 +71,6 @@ struct Scan {
     max_open: usize,
     /// Processes whose first thread has ended: the file is another thread's, which may end too.
     without_first: HashSet<Pid>,
-    /// The process that was named, or the command.
-    root: Option<Pid>,
     uncleared: Uncleared,
     flushes: bool,
     /// Whether what is resident is compared from boundary to boundary.
@@ -122,7 +119,7 @@ impl Uncleared {
         };
         let names = self.names.join(", ");
         Some(format!(
-            "The accesses of {which} are not known: this recorder may not clear accessed bits there ({names}{more})."
+            "The accesses of {which} are not known: this recorder may not clear accessed bits there ({names}{more}). Root may, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE together."
         ))
     }
 }
@@ -263,7 +260,7 @@ impl Scan {
             Ok(file) if keeps => {
                 self.clear.insert(pid, file);
             }
-            Err(error) if is_denied(&error) && self.root != Some(pid) => self.uncleared.add(pid),
+            Err(error) if is_denied(&error) => self.uncleared.add(pid),
             Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
             _ => {}
         }
@@ -323,11 +320,6 @@ fn merge(into: &mut Vec<Region>, more: Vec<Region>) {
 }
 
 impl Probe for Scan {
-    fn ready(&mut self, root: Pid, _: &Kernel) -> Result<(), RecordError> {
-        self.root = Some(root);
-        Ok(())
-    }
-
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),

@@ -201,18 +201,46 @@ fn a_child_that_may_not_be_cleared_is_a_loss_with_its_name() {
     let said = target.end().require(7).text();
     let ended = recorder.end().require(0);
     assert!(!ended.stderr.contains("left behind"), "{}", ended.stderr);
-    let trace = varve_trace::Trace::open(&guest.trace()).unwrap();
-    let lost = |name: &str| trace.manifest.losses.get(name).copied().unwrap_or(0);
-    assert_eq!(
-        lost("uncleared_processes"),
-        1,
-        "{:?}",
-        trace.manifest.losses
-    );
+    require_uncleared(&guest.trace());
+    require_pages(&guest.trace(), &said, pages);
+}
+
+/// So is the command itself, and the recording goes on to its end.
+#[test]
+fn a_command_that_may_not_be_cleared_is_a_loss_with_its_name() {
+    let guest = Guest::new();
+    let over = guest.stage.path("over");
+    let private = program("private");
+    let words = [
+        "--interval",
+        "60m",
+        "--",
+        private.to_str().unwrap(),
+        "300",
+        over.to_str().unwrap(),
+        "alone",
+    ];
+    let recorder = guest.stage.start(guest.record(&OWN, &words));
+    let is_private = patiently(|| recorder.said().contains(' '));
+    assert!(is_private, "{}", recorder.messages());
+    // A pause ends the interval, whose bits are to be cleared.
+    recorder.signal(rustix::process::Signal::USR1);
+    let is_paused = patiently(|| recorder.messages().contains("paused:"));
+    assert!(is_paused, "{}", recorder.messages());
+    fs::write(&over, "").unwrap();
+    recorder.end().require(7);
+    require_uncleared(&guest.trace());
+}
+
+/// Requires that the program of these tests is lost, with its name, and that the recording was not cut short.
+fn require_uncleared(folder: &Path) {
+    let trace = varve_trace::Trace::open(folder).unwrap();
+    let losses = &trace.manifest.losses;
+    let lost = |name: &str| losses.get(name).copied().unwrap_or(0);
+    assert_eq!(lost("uncleared_processes"), 1, "{losses:?}");
     assert_eq!(lost("ended_early"), 0);
     let notes = trace.manifest.notes.join("\n");
     assert!(notes.contains("(private)"), "{notes}");
-    require_pages(&guest.trace(), &said, pages);
 }
 
 #[test]
