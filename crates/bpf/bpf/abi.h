@@ -74,6 +74,12 @@ struct flag_args {
 	u32 done;
 };
 
+/* Context of the program that looks at the filters of a process's system calls */
+struct filter_args {
+	u32 pid;
+	u32 forbids_restart; /* out: a thread has one that is not known to let restart_syscall through */
+};
+
 #define LEAF_4K 0
 #define LEAF_2M 1
 #define LEAF_1G 2

@@ -299,6 +299,18 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
+/* 5.11 and later: one bit for each system call */
+struct action_cache {
+	unsigned long allow_native[8];
+	unsigned long allow_compat[8];
+};
+struct seccomp_filter {
+	struct action_cache cache;
+};
+struct seccomp {
+	struct seccomp_filter *filter;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	struct sched_info sched_info;
@@ -323,6 +335,7 @@ struct task_struct {
 	int pagefault_disabled;
 	unsigned long nvcsw;
 	struct task_rss_stat rss_stat;
+	struct seccomp seccomp;
 	struct thread_struct thread;
 };
 

@@ -392,6 +392,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 }
 
 #include "programs.h"
+#include "filters.h"
 
 /* The recorder is woken so often at most for programs whose beginning is known without a look at them */
 #define WAKE_EVERY_NS 8000000ull

@@ -26,7 +26,7 @@ use crate::abi::{
 };
 use crate::calibrate;
 use crate::operations::counter_batch;
-use crate::programs::{self, Loaded, MOVE_ASKED};
+use crate::programs::{self, LOOK_AT_FILTERS, Loaded, MOVE_ASKED};
 use crate::ring::{Mapped, Ring};
 use crate::samples::{SampleMaps, online_cpus};
 use crate::types::KernelTypes;
@@ -45,6 +45,8 @@ pub struct Kernel {
     /// The program that reads pages, where that was asked for
     walk: Option<OwnedFd>,
     change: OwnedFd,
+    /// None where the kernel refused that program
+    filters: Option<OwnedFd>,
     maps: Maps,
     regions: Mapped,
     residents: Mapped,
@@ -178,6 +180,10 @@ impl Kernel {
         if found.soft_dirty {
             settings.options |= abi::OPT_SOFT_DIRTY;
         }
+        let filters = match attached.contains(LOOK_AT_FILTERS) {
+            true => Some(program_fd(&object, LOOK_AT_FILTERS)?),
+            false => None,
+        };
         let mut kernel = Kernel {
             links,
             watches_moves: false,
@@ -187,6 +193,7 @@ impl Kernel {
                 false => None,
             },
             change: program_fd(&object, "change_flags")?,
+            filters,
             object,
             maps,
             regions,
@@ -287,9 +294,11 @@ impl Kernel {
             .try_clone()
             .map_err(map_error("tracked"))?;
         let group = self.maps.held_group.try_clone();
+        let filters = self.filters.as_ref().map(OwnedFd::try_clone).transpose();
         Ok(TrackedProcesses {
             map,
             group: group.map_err(map_error("held_group"))?,
+            filters: filters.map_err(system("copying a program's descriptor"))?,
         })
     }
 

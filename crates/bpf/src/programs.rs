@@ -119,6 +119,8 @@ const OF_WAITS: [&str; 1] = ["thread_switch"];
 const OF_SAMPLES: [&str; 1] = [SAMPLE_CLOCK];
 /// The program of [`crate::Kernel::sample`]
 pub(crate) const SAMPLE_CLOCK: &str = "sample_clock";
+/// The program of [`crate::TrackedProcesses::dies_of_holds`]
+pub(crate) const LOOK_AT_FILTERS: &str = "look_at_filters";
 
 /// Tracepoints that kernels have under one name or another
 const ALTERNATIVES: [[&str; 2]; 1] = [["io_uring_submit_req", "io_uring_submit_sqe"]];

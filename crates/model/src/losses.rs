@@ -222,7 +222,7 @@ impl Loss {
             Loss::ReclaimScannedPages => "record where more memory is free",
             Loss::HoldsCutShort => "let nobody stop the recorder or thaw the target's cgroup",
             Loss::UnheldProcesses => {
-                "end their debugger, leave them in their cgroup, or record as root: others' processes cannot be held"
+                "end their debugger, leave them in their cgroup, record as root (others' processes cannot be held), or let their filters of system calls permit restart_syscall"
             }
             Loss::PreloadRecords | Loss::InheritedObjects => "record with a larger --min-object",
             Loss::PreloadMemory => {

@@ -3,10 +3,12 @@
 //! Who is to be held is what the kernel's part tracks, whatever its cgroup. A command begins in a cgroup that the recorder makes below
 //! its own, so that all limits go on applying, and whose freezer holds it. A process that runs already stays where it is: the
 //! freezer of its own cgroup holds it if nobody else is in there. Whatever is in neither, because there is no such cgroup
-//! or because a process has left it, is held by ptrace. What cannot be held at all is counted.
+//! or because a process has left it, is held by ptrace. What cannot be held at all is counted, and so is what would not survive it: then the
+//! freezer holds nobody who is in one cgroup with such a process.
 
 mod claims;
 mod found;
+mod spared;
 pub(crate) mod watchdog;
 
 use std::collections::HashSet;
@@ -22,6 +24,7 @@ use varve_sys::{Cgroup, Freezer, Frozen, Held, Standby, TraceeError};
 use self::claims::Claims;
 pub(crate) use self::claims::{Recorder, recorder_of};
 pub(crate) use self::found::FoundGroup;
+use self::spared::Spared;
 use crate::RecordError;
 
 /// How the target is to be held.
@@ -30,7 +33,7 @@ pub enum HoldChoice {
     /// Not at all where the kernel's part keeps what is cleared; else by a freezer where one can be used for this target,
     /// else by ptrace.
     Auto,
-    /// By a freezer, or not at all; what leaves the freezer's cgroup is held by ptrace.
+    /// By a freezer, or not at all; what leaves the freezer's cgroup, or is in it with a process that the freezer would end, is held by ptrace.
     Cgroup,
     /// Every thread is stopped by ptrace.
     Ptrace,
@@ -51,6 +54,8 @@ pub(crate) struct Release {
     pub(crate) cut_short: bool,
     /// How many processes were not held all the time.
     pub(crate) unheld: u64,
+    /// How many were not held at all, as that would have ended them.
+    pub(crate) spared: u64,
 }
 
 /// Holds the processes of a recording.
@@ -75,6 +80,7 @@ pub(crate) struct Hold {
     watched: Option<u64>,
     /// The processes that are recorded and stand, or cannot be held, in order.
     standing: Vec<Pid>,
+    spared: Spared,
     used: Means,
     claims: Claims,
 }
@@ -95,6 +101,7 @@ impl Hold {
             thaws: 0,
             watched: None,
             standing: Vec::new(),
+            spared: Spared::default(),
             used: Means::default(),
             claims,
         }
@@ -160,16 +167,21 @@ impl Hold {
     ) -> Result<Frozen, RecordError> {
         self.watch_group();
         self.thaws = self.tracked.thaws();
-        let frozen = match self.freeze_group(limit, &mut meanwhile) {
+        let came = match self.freezes_who_dies() {
+            true => None,
+            false => self.freeze_group(limit, &mut meanwhile),
+        };
+        let frozen = match came {
             Some(Frozen::NotYet) => return Ok(Frozen::NotYet),
             Some(Frozen::Still) => self.members(),
             None => None,
         };
         let held_by_freezer = frozen.is_some();
+        let freezer = self.freezer().filter(|_| held_by_freezer);
         let outside = Outside {
             tracked: Arc::clone(&self.tracked),
             members: Arc::new(frozen.clone().unwrap_or_default()),
-            group: self.freezer().map(|f| f.path().to_owned()),
+            group: freezer.map(|f| f.path().to_owned()),
         };
         self.frozen = frozen;
         let mut standing = self.tracked.list();
@@ -180,12 +192,16 @@ impl Hold {
                 None => Standby::start()?,
             };
             let strays = outside.clone();
-            let Some(held) = ready.hold(move || strays.list(), limit, meanwhile) else {
+            let Some(held) = ready.hold(move || strays.can_be_held(), limit, meanwhile) else {
                 return Ok(Frozen::NotYet);
             };
             self.by_ptrace = Some(held);
-            self.used.ptrace = true;
-            standing.extend(outside.list());
+            let dies = |pid: &Pid| self.tracked.dies_of_holds(*pid);
+            let (spared, held): (Vec<Pid>, Vec<Pid>) = outside.list().into_iter().partition(dies);
+            // Who was held may have ended since.
+            self.used.ptrace |= spared.is_empty() || !held.is_empty();
+            self.spared.note(&spared);
+            standing.extend(held.into_iter().chain(spared));
         }
         if held_by_freezer {
             self.used.made |= self.made.is_some();
@@ -195,6 +211,14 @@ impl Hold {
         self.claims.refresh(&standing);
         self.standing = standing;
         Ok(Frozen::Still)
+    }
+
+    /// Whether the freezer would end a process in its cgroup, which is recorded or not. Who gets such a filter and waits between this look and the
+    /// freezing is not spared.
+    fn freezes_who_dies(&self) -> bool {
+        let members = self.freezer().and_then(|freezer| freezer.members().ok());
+        let mut members = members.into_iter().flatten();
+        members.any(|pid| self.tracked.dies_of_holds(pid))
     }
 
     /// Freezes the cgroup, if there is one that can be used.
@@ -265,7 +289,10 @@ impl Hold {
     /// # Errors
     /// Where the freezer does not let go.
     pub(crate) fn thaw(&mut self) -> Result<Release, RecordError> {
-        let mut release = Release::default();
+        let mut release = Release {
+            spared: self.spared.take(),
+            ..Release::default()
+        };
         self.standing.clear();
         if let Some(held) = &self.by_ptrace {
             release.unheld += held.refused().len() as u64;
@@ -336,6 +363,9 @@ impl Hold {
         text += freezer;
         match (freezer.is_empty(), ptrace) {
             (true, true) => text += "ptrace",
+            (false, true) if self.spared.is_any() => {
+                text += ", and by ptrace where it was not in that, or would not all have survived it";
+            }
             (false, true) => text += ", and by ptrace where it was not in that",
             (false, false) => {}
             (true, false) => return "The target was never held.".to_owned(),
@@ -345,6 +375,11 @@ impl Hold {
             text += why;
         }
         text + "."
+    }
+
+    /// Who was not held, as that would have ended them: a sentence, where there was anybody.
+    pub(crate) fn describe_spared(&self) -> Option<String> {
+        self.spared.describe()
     }
 }
 
@@ -374,6 +409,13 @@ impl Outside {
         let mut pids = self.tracked.list();
         let is_held = |pid: Pid| self.group.as_ref().is_some_and(|group| is_in(pid, group));
         pids.retain(|pid| !self.members.contains(pid) && lives(*pid) && !is_held(*pid));
+        pids
+    }
+
+    /// Those of them that survive it.
+    fn can_be_held(&self) -> Vec<Pid> {
+        let mut pids = self.list();
+        pids.retain(|pid| !self.tracked.dies_of_holds(*pid));
         pids
     }
 }

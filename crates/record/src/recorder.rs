@@ -314,6 +314,7 @@ impl Recorder<'_> {
         self.events
             .tell(|probe, _| probe.finish(manifest, is_whole));
         self.boundaries.describe(&mut manifest.notes);
+        manifest.notes.extend(self.target.hold.describe_spared());
         manifest.notes.extend(self.watchdog.note());
         let refused = self.events.state.arrivals.refused();
         manifest.notes.extend(note_of_refusals(refused));

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use varve_model::{Pid, Time};
 
-use crate::abi::{Exempt, HeldGroup, Tracked};
+use crate::abi::{Exempt, FilterArgs, HeldGroup, Tracked};
 use crate::raw;
 
 /// The tracked processes: those that the recorder named and what they made since, up to the moment at
@@ -14,6 +14,7 @@ use crate::raw;
 pub struct TrackedProcesses {
     pub(super) map: OwnedFd,
     pub(super) group: OwnedFd,
+    pub(super) filters: Option<OwnedFd>,
 }
 
 impl TrackedProcesses {
@@ -27,6 +28,19 @@ impl TrackedProcesses {
     pub fn image(&self, pid: Pid) -> Option<Time> {
         let entry: Tracked = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
         (entry.dead == 0).then_some(Time(entry.image))
+    }
+
+    /// Whether a hold may end a process, tracked or not, or spoil its wait: a wait with a time limit that a hold interrupts goes on by
+    /// `restart_syscall`, for which a filter of a thread's system calls (seccomp) may have another answer than to let it through. False where the
+    /// kernel does not show that, and of a process that is gone
+    pub fn dies_of_holds(&self, pid: Pid) -> bool {
+        let mut args = FilterArgs {
+            pid: pid.0,
+            ..Default::default()
+        };
+        let ran = self.filters.as_ref();
+        let ran = ran.is_some_and(|program| raw::run(program.as_fd(), &mut args).is_ok());
+        ran && args.forbids_restart != 0
     }
 
     /// Counts from now on how often the freezer of the cgroup with this inode number lets go

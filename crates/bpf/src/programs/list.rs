@@ -1,11 +1,11 @@
 //! The programs of the object, in the order in which they are attached
 
 use super::{
-    CHANGE_PROBES, ENTERED, LOOK_AT_PAGES, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program,
-    RETURNED, SAMPLE_CLOCK, harvester, program,
+    CHANGE_PROBES, ENTERED, LOOK_AT_FILTERS, LOOK_AT_PAGES, MOVE_ASKED, Need, OPERATION_CLOCK,
+    Place, Program, RETURNED, SAMPLE_CLOCK, harvester, program,
 };
 
-pub(crate) const PROGRAMS: [Program; 44] = [
+pub(crate) const PROGRAMS: [Program; 45] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -29,6 +29,12 @@ pub(crate) const PROGRAMS: [Program; 44] = [
         place: Place::Demand,
         purpose: "reads the bits of pages that go, for all programs that see them go",
         need: Need::Promised,
+    },
+    Program {
+        name: LOOK_AT_FILTERS,
+        place: Place::Demand,
+        purpose: "finds out whom a hold would end, by a filter of system calls",
+        need: Need::Optional,
     },
     // Before the other, which notes what this one is to see the end of: else a call in between looks as if it never ended.
     program(

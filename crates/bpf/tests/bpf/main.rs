@@ -7,6 +7,7 @@
 )]
 
 mod common;
+mod filters;
 mod flags;
 mod life;
 mod loaded;

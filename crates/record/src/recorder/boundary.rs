@@ -336,7 +336,7 @@ impl Boundaries {
     fn release(&mut self, hold: &mut Hold) -> Result<(), RecordError> {
         let release = hold.thaw()?;
         self.let_go += u64::from(release.cut_short);
-        self.unheld += release.unheld;
+        self.unheld += release.unheld + release.spared;
         self.unheld_boundaries += u64::from(release.unheld > 0);
         Ok(())
     }

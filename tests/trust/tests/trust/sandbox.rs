@@ -1,6 +1,9 @@
 //! Programs under filters of system calls.
 
-use varve_faults::{Stage, check_trace, varve_binary};
+use std::fs;
+
+use rustix::process::Signal;
+use varve_faults::{Stage, check_trace, patiently, varve_binary};
 use varve_trace::Trace;
 use varve_trust::program;
 
@@ -60,6 +63,35 @@ fn a_wait_of_a_program_that_confined_itself_does_not_end_it() {
             .completeness
             .complete
     );
+}
+
+/// A hold interrupts a sleep, which goes on by a call of its own: a filter that has another answer to that ends the program, or its sleep. It is
+/// not held then, and that is said.
+#[test]
+fn a_sleep_that_may_not_be_gone_on_with_is_not_interrupted() {
+    for hold in ["cgroup", "ptrace"] {
+        let stage = Stage::new();
+        let (sandbox, over) = (program("sandbox"), stage.path("over"));
+        let words = [sandbox.to_str().unwrap(), "rest", over.to_str().unwrap()];
+        let options = ["--interval", "10ms", "--hold", hold];
+        let recorder = stage.start(stage.record(&options, &words));
+        let rests = patiently(|| recorder.said() == "rests\n");
+        assert!(rests, "{}", recorder.messages());
+        // There has been a boundary when a pause has begun.
+        recorder.signal(Signal::USR1);
+        let is_paused = patiently(|| recorder.messages().contains("paused:"));
+        assert!(is_paused, "{}", recorder.messages());
+        fs::write(&over, "").unwrap();
+        let ended = recorder.end().require(5);
+        stage.require_clean(ended.pid);
+        let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+        let manifest = &trace.manifest;
+        let unheld = manifest.losses.get("unheld_processes");
+        assert!(unheld > Some(&0), "{hold}: {:?}", manifest.losses);
+        let named = |n: &String| n.contains("(sandbox)") && n.contains("restart_syscall");
+        let notes = &manifest.notes;
+        assert!(notes.iter().any(named), "{hold}: {notes:?}");
+    }
 }
 
 /// What the preload library tells of a library that is unloaded, and the clock that it reads for allocator operations, are no system call
