@@ -88,6 +88,17 @@ pub fn is_recorders(path: &str) -> bool {
     name.starts_with("libvarve_") || name.strip_prefix("memfd:").is_some_and(is_shared)
 }
 
+/// The kernel's code in each process, for reading clocks.
+const VDSO: &str = "[vdso]";
+
+/// Whether a call stack, by the modules of its frames, innermost first, is work of the recorder's in the target: its library is at the top, or has called
+/// the kernel's code that is, for the time. A clock whose reader the stack does not show is the program's.
+#[must_use]
+pub fn is_recorders_work<'a>(modules: impl IntoIterator<Item = Option<&'a str>>) -> bool {
+    let mut callers = modules.into_iter().skip_while(|m| *m == Some(VDSO));
+    callers.next().flatten().is_some_and(is_recorders)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +173,17 @@ mod tests {
         ] {
             assert!(!is_recorders(name), "{name}");
         }
+    }
+    #[test]
+    fn a_clock_that_the_recorders_library_reads_is_its_work() {
+        let own = Some("libvarve_preload.so");
+        let (clock, app) = (Some("[vdso]"), Some("app"));
+        assert!(is_recorders_work([own, app]));
+        assert!(is_recorders_work([clock, own, app]));
+        assert!(!is_recorders_work([clock, app, own]));
+        assert!(!is_recorders_work([clock, None, own]));
+        assert!(!is_recorders_work([Some("libc.so.6"), own, app]));
+        assert!(!is_recorders_work([clock]));
+        assert!(!is_recorders_work([clock; 0]));
     }
 }

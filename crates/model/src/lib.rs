@@ -9,7 +9,7 @@ mod losses;
 mod quantities;
 mod visible;
 
-pub use files::{CLibrary, c_library, is_recorders};
+pub use files::{CLibrary, c_library, is_recorders, is_recorders_work};
 pub use kinds::{
     Backend, Capability, ImportFormat, MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource,
     TouchSource, UnknownKind,

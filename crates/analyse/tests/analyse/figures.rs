@@ -1,8 +1,8 @@
 //! Figures of the first screen that must agree with each other.
 
 use varve_analyse::{AnalyseOptions, Analysis, Known};
-use varve_model::{Bytes, Capability, Duration, Interval, ObjectKind, Pid, Tid, Time};
-use varve_trace::tables::{ProcessRow, ThreadRow};
+use varve_model::{Bytes, Capability, Duration, Interval, ObjectKind, Pid, SiteId, Tid, Time};
+use varve_trace::tables::{Frame, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Selection, TraceError};
 
 use crate::common::{Made, STEP, object, sample, thread, touch};
@@ -46,6 +46,44 @@ fn samples_in_the_recorders_own_memory_are_in_no_table() {
     // Its time is the program's, and of no object: the shares are of the other accesses.
     assert_eq!(samples.all.time_ns, Some(Duration(200_000_000)));
     assert_eq!(samples.all.access_ns, Some(Duration(150_000_000)));
+}
+
+#[test]
+fn clocks_that_the_recorder_reads_are_no_line_of_the_programs() {
+    let mut made = Made::new(20);
+    made.objects = vec![object(1, 10_000, 16)];
+    made.touches = (0..20).map(|i| touch(i, 10_000, 16)).collect();
+    made.threads = vec![thread(1)];
+    made.manifest.capabilities.insert(Capability::Samples);
+    let frame = |(module, function): &(&str, &str)| Frame {
+        function: Some((*function).into()),
+        module: Some((*module).into()),
+        ..Frame::default()
+    };
+    let clock = ("[vdso]", "__vdso_clock_gettime");
+    let (own, app) = (("libvarve_preload.so", "malloc"), ("app", "work"));
+    let stacks = [vec![clock, own, app], vec![clock, app], vec![app]];
+    for (site, stack) in (0..).zip(&stacks) {
+        made.sites.push(SiteRow {
+            site: SiteId(site),
+            label: "somewhere".into(),
+            frames: stack.iter().map(frame).collect(),
+        });
+    }
+    let of = |i| {
+        let mut row = sample(i, 1, 1, 10_000 * 4096, false);
+        row.site = Some(SiteId((i % 4).min(2) as u32));
+        row
+    };
+    made.samples = (0..200).map(of).collect();
+    let found = made.analyse();
+    let lines = &found.samples.as_ref().expect("samples").lines;
+    let mut lines: Vec<(&str, u64)> = lines
+        .iter()
+        .map(|line| (line.function.as_deref().unwrap_or_default(), line.samples))
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [(clock.1, 50), (app.1, 100)]);
 }
 
 #[test]

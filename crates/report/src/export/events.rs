@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use varve_model::{
     Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, ObjectKind, PageRange, Pages, Pid,
-    SiteId, Tid, Time, TouchSource, visible,
+    SiteId, Tid, Time, TouchSource, is_recorders_work, visible,
 };
 use varve_objects::{Owners, Span, owners_at};
 use varve_trace::tables::{
@@ -42,8 +42,7 @@ pub(super) struct Event<'a> {
 impl Event<'_> {
     /// Whether it is the recorder's: its library was at work, or its memory was accessed.
     fn is_own(&self) -> bool {
-        let of_library = self.frames.first().is_some_and(is_recorders);
-        of_library || self.object.is_some_and(|o| o.kind == ObjectKind::Recorder)
+        is_own_work(self.frames) || self.object.is_some_and(|o| o.kind == ObjectKind::Recorder)
     }
 }
 
@@ -282,6 +281,11 @@ fn show(name: &mut String) {
     }
 }
 
+/// Whether the recorder's library was at work.
+fn is_own_work(frames: &[Frame]) -> bool {
+    is_recorders_work(frames.iter().map(|frame| frame.module.as_deref()))
+}
+
 /// Whether a frame is in a library that the recorder put into the target.
 fn is_recorders(frame: &Frame) -> bool {
     frame
@@ -292,7 +296,7 @@ fn is_recorders(frame: &Frame) -> bool {
 
 /// The frames as they are shown: those of the recorder's library that the program came through are left out.
 fn shown(mut frames: Vec<Frame>) -> Vec<Frame> {
-    if !frames.first().is_some_and(is_recorders) {
+    if !is_own_work(&frames) {
         frames.retain(|frame| !is_recorders(frame));
     }
     for frame in &mut frames {
@@ -397,6 +401,12 @@ mod tests {
         };
         assert!(!event(&through[..]).is_own());
         assert!(event(&within[..]).is_own());
+        let clock = frame("__vdso_clock_gettime", "[vdso]");
+        let mut timed = vec![clock];
+        timed.extend_from_slice(&within);
+        let timed = shown(timed);
+        assert_eq!(timed.len(), 3);
+        assert!(event(&timed[..]).is_own());
         let row = ObjectRow {
             object: ObjectId(0),
             pid: Pid(1),

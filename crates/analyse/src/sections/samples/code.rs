@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Address, Duration, SiteId, is_recorders};
+use varve_model::{Address, Duration, SiteId, is_recorders_work};
 use varve_trace::tables::{Frame, SiteRow};
 use varve_trace::{Trace, TraceError};
 
@@ -155,7 +155,7 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
         let Some(of_site) = frames.get(site).filter(|f| !f.is_empty()) else {
             continue;
         };
-        if is_recorders(of_site[0].module.as_deref().unwrap_or_default()) {
+        if is_recorders_work(of_site.iter().map(|f| f.module.as_deref())) {
             continue;
         }
         let Some((f, called)) = line_of(of_site) else {
