@@ -73,7 +73,7 @@ static void unmap(void *p, size_t bytes)
 
 #if defined(SICK_LOCK) || defined(SICK_SPIN)
 /*
- * The first operations of a thread need no lock: the library that counts makes its tables within them, and what it allocates for that is no
+ * The first operations of a thread need no lock: the library that counts makes its tables within them, and wakes the allocator, which is no
  * operation of the program's. Lists are of each thread's own
  */
 static OWN unsigned own_count;

@@ -13,7 +13,7 @@ use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying, dying_in_place};
 use crate::operations::{self, Allocated, Ongoing, room, sampling};
-use crate::{placing, process, real, thread};
+use crate::{placing, process, real, scratch, thread};
 
 type Pointer = *mut c_void;
 
@@ -79,9 +79,21 @@ pub(crate) fn allocate(
     mut real: impl FnMut() -> Pointer,
 ) -> Pointer {
     if operations::is_off() {
-        return reported_if_wanted(real(), bytes, kind);
+        return match of_scratch(bytes, kind) {
+            Some(object) => object,
+            None => reported_if_wanted(real(), bytes, kind),
+        };
     }
     allocate_counted(operation, site, stack, bytes, kind, real)
+}
+
+/// Memory for an allocation of the C library's for this library; none where it is the program's.
+#[inline]
+fn of_scratch(bytes: usize, kind: AllocKind) -> Option<Pointer> {
+    match kind {
+        AllocKind::Malloc | AllocKind::Calloc => scratch::allocated(bytes),
+        _ => None,
+    }
 }
 
 /// Apart, for who counts nothing shall not save registers for it.
@@ -135,6 +147,9 @@ fn counted(allocated: Allocated, object: Pointer) {
 
 /// One that is not counted, or is part of one that is: sampled and reported, unless an entry point within it has done so.
 fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -> Pointer {
+    if let Some(object) = of_scratch(bytes, kind) {
+        return object;
+    }
     let inner = &thread::current().inner;
     inner.set(false);
     let mut object = real();
@@ -163,6 +178,9 @@ pub(crate) fn release(
         return;
     }
     if operations::is_off() {
+        if scratch::holds(object) {
+            return;
+        }
         dying(object as u64);
         return real();
     }
@@ -180,7 +198,10 @@ fn release_counted(
 ) {
     let ended = dying(object as u64);
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
-        return real();
+        if !scratch::holds(object) {
+            real();
+        }
+        return;
     };
     let taken = operations::take(object, ended);
     ongoing.start();
@@ -326,6 +347,11 @@ unsafe fn again(
         true => None,
         false => Ongoing::begin(operation, site, stack),
     };
+    if ongoing.is_none()
+        && let Some(object) = scratch::reallocated(old, bytes)
+    {
+        return object;
+    }
     let taken = ongoing.as_ref().and_then(|_| operations::take(old, ended));
     if let Some(ongoing) = &mut ongoing {
         ongoing.start();

@@ -5,7 +5,7 @@
 //! It must not change what the program does, so:
 //! - It keeps no file descriptor, prints nothing, takes no lock that a signal handler or a forked
 //!   child could wait for, and leaves `errno` alone: its own system calls bypass the C library.
-//! - Its own memory comes from [`arena`], never from the program's heap.
+//! - Its own memory comes from [`arena`], never from the program's heap, and what the C library allocates for it from [`scratch`].
 //! - Its thread-local state lives in the static TLS block ([`thread`]): reaching it never allocates.
 //! - Without a ring (no `VARVE_PRELOAD_DIR`, chroot, a recorder that is gone) it only passes calls on.
 //!
@@ -45,6 +45,7 @@ mod real;
 mod reservations;
 mod roots;
 mod scope;
+mod scratch;
 mod sites;
 mod symbols;
 mod sys;

@@ -22,6 +22,7 @@ use varve_preload_abi::operations::{COUNTING, Operation, running_word, ticks};
 use self::sampling::Sampled;
 use self::table::{Block, Change};
 
+use crate::scratch;
 use crate::thread::{self, Thread};
 
 type Pointer = *mut c_void;
@@ -57,7 +58,7 @@ impl Ongoing {
         let running = thread.running.word.get();
         if running != 0 && stack < thread.running.stack.get() {
             // A signal handler that allocates may find a table half changed.
-            if running == COUNTING {
+            if running == COUNTING && !scratch::is_used() {
                 attach::count_uncounted();
             }
             thread.inner.set(true);

@@ -49,6 +49,8 @@ pub(crate) struct Thread {
     pub(crate) records: Cell<u32>,
     /// Nanoseconds spent on records that the ring does not count yet.
     spent: Cell<u64>,
+    /// Where the memory is that the C library allocates from while it works for this library; 0: it does not (see [`crate::scratch`]).
+    pub(crate) scratch: Cell<usize>,
     /// The allocator operation that runs.
     pub(crate) running: Running,
     /// Where the tables of operations are in which the thread has a block, and that block.

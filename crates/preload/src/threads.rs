@@ -10,7 +10,7 @@ use varve_preload_abi::Event;
 use crate::operations::room;
 use crate::real::{self, StartRoutine};
 use crate::thread::{self, Nesting, Thread};
-use crate::{own, process, sys};
+use crate::{own, process, scratch, sys};
 
 /// What a new thread is to run.
 struct Task {
@@ -104,19 +104,19 @@ unsafe extern "C-unwind" fn run(task: *mut c_void) -> *mut c_void {
 fn announce(thread: &Thread, nesting: Nesting) {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut low, mut bytes, mut guard) = (null_mut(), 0usize, 0usize);
-    let known = real::keeping_errno(|| {
-        // SAFETY: fills locals; the attributes are destroyed if and only if they were made.
-        unsafe {
-            if own::pthread_getattr_np(own::thread_self(), attributes.as_mut_ptr()) != 0 {
-                return false;
-            }
-            let found =
-                own::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut bytes) == 0;
-            own::pthread_attr_getguardsize(attributes.as_ptr(), &raw mut guard);
-            own::pthread_attr_destroy(attributes.as_mut_ptr());
-            found
+    // SAFETY: fills locals; the attributes are destroyed if and only if they were made.
+    let ask = || unsafe {
+        if own::pthread_getattr_np(own::thread_self(), attributes.as_mut_ptr()) != 0 {
+            return false;
         }
-    });
+        let found =
+            own::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut bytes) == 0;
+        own::pthread_attr_getguardsize(attributes.as_ptr(), &raw mut guard);
+        own::pthread_attr_destroy(attributes.as_mut_ptr());
+        found
+    };
+    // The C library asks for the thread's processors too, which is a call that a confined program need not permit.
+    let known = !process::is_confined() && real::keeping_errno(|| scratch::within(ask));
     if !known {
         return;
     }

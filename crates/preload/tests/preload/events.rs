@@ -363,6 +363,29 @@ fn threads_and_their_stacks(sizes: &str) {
     assert_eq!((threads, stacks.len()), (300, 301));
 }
 
+/// What the library asks the C library about a new thread is no allocation of the program's: glibc makes no arena for it.
+#[test]
+fn a_thread_that_allocates_nothing_has_no_arena() {
+    let bench = Bench::new();
+    let program = bench.compile("idle", r#"
+    static pthread_barrier_t begun, over;
+    static void *idle(void *argument) { pthread_barrier_wait(&begun); pthread_barrier_wait(&over); return argument; }
+    int main(void) {
+        pthread_t threads[4]; pthread_barrier_init(&begun, 0, 5); pthread_barrier_init(&over, 0, 5);
+        for (int i = 0; i < 4; i++) if (pthread_create(&threads[i], 0, idle, 0)) return 1;
+        pthread_barrier_wait(&begun); malloc_info(0, stdout); fflush(stdout); pthread_barrier_wait(&over);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+        return 0;
+    }"#, &[]);
+    let (account, ring) = bench.run_one(&program);
+    let arenas = account.iter();
+    let arenas = arenas.filter(|line| line.starts_with("<heap nr="));
+    assert_eq!(arenas.count(), 1, "{account:?}");
+    let stacks = ring.records.iter();
+    let stacks = stacks.filter(|record| matches!(record.event, Event::ThreadStack { .. }));
+    assert_eq!(stacks.count(), 5);
+}
+
 #[test]
 fn the_main_threads_stack_holds_its_variables() {
     let bench = Bench::new();

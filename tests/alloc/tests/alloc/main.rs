@@ -16,4 +16,5 @@ mod reallocated;
 mod situations;
 mod stripped;
 mod support;
+mod threads;
 mod uncounted;
