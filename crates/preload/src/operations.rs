@@ -69,7 +69,7 @@ impl Ongoing {
         compiler_fence(Ordering::SeqCst);
         thread.running.word.set(COUNTING);
         compiler_fence(Ordering::SeqCst);
-        let Some(block) = attach::block(thread) else {
+        let Some(block) = attach::block(thread, running_word(operation, site)) else {
             compiler_fence(Ordering::SeqCst);
             thread.running.word.set(0);
             return None;

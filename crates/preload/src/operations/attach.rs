@@ -1,13 +1,13 @@
 //! How a process comes to its tables, and a thread to its block.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use varve_preload_abi::OwnMemory;
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Connection, close};
 use varve_preload_abi::operations::{
-    HEADER_BYTES, MEMORY_BYTES, header, heap, is_libc, limit, ticks,
+    COUNTING, HEADER_BYTES, MEMORY_BYTES, header, heap, is_libc, limit, ticks,
 };
 
 use super::room::{self, Plan};
@@ -30,9 +30,9 @@ static SHADOWS: [[AtomicU64; 2]; header::SHADOWS] =
     [const { [const { AtomicU64::new(0) }; 2] }; header::SHADOWS];
 static SHADOW_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The calling thread's block; none where operations are not counted.
+/// The calling thread's block; none where operations are not counted. `word` says which one is about to run.
 #[inline]
-pub(super) fn block(thread: &Thread) -> Option<Block> {
+pub(super) fn block(thread: &Thread, word: u64) -> Option<Block> {
     let base = process::operations_at();
     if base > process::NO_OPERATIONS && thread.tables.get() == base {
         let base = NonNull::new(base as *mut u8)?;
@@ -44,12 +44,12 @@ pub(super) fn block(thread: &Thread) -> Option<Block> {
     if base == process::NO_OPERATIONS {
         return None;
     }
-    claim(thread)
+    claim(thread, word)
 }
 
 /// Takes a block, in the process's memory, which is asked for first where it is not there.
 #[cold]
-fn claim(thread: &Thread) -> Option<Block> {
+fn claim(thread: &Thread, word: u64) -> Option<Block> {
     thread.enter(|nesting| {
         if nesting == Nesting::Nested {
             return None;
@@ -58,7 +58,7 @@ fn claim(thread: &Thread) -> Option<Block> {
             0 => {
                 // The process is new, and may be a forked one.
                 thread.learn_tid();
-                process::attach_operations(|| real::keeping_errno(|| ask(thread)))?
+                process::attach_operations(|| real::keeping_errno(|| ask(thread, word)))?
             }
             base => base,
         };
@@ -77,7 +77,7 @@ fn claim(thread: &Thread) -> Option<Block> {
 }
 
 /// Asks the recorder for the memory; an address, or that there is none to be had.
-fn ask(thread: &Thread) -> Operations {
+fn ask(thread: &Thread, word: u64) -> Operations {
     let Ok(connection) = Connection::open(process::address()) else {
         return Operations::None;
     };
@@ -117,7 +117,7 @@ fn ask(thread: &Thread) -> Operations {
         return Operations::None;
     };
     let shared = Shared(memory);
-    describe(shared);
+    describe(shared, thread, word);
     inherit(shared);
     MAPPED.store(bytes, Ordering::Relaxed);
     CAPACITY.store(bytes, Ordering::SeqCst);
@@ -127,7 +127,7 @@ fn ask(thread: &Thread) -> Operations {
 }
 
 /// Says what the process measures with, and whose allocator it has.
-fn describe(shared: Shared) {
+fn describe(shared: Shared, thread: &Thread, word: u64) {
     let set = |which: usize, value: u64| shared.word(which).store(value, Ordering::Relaxed);
     if !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed) {
         let twice = (0..32).map(|_| reading_ticks());
@@ -141,7 +141,7 @@ fn describe(shared: Shared) {
         let name = name.to_bytes();
         match is_libc(name) {
             true => headers::may_have(),
-            false => wake(),
+            false => wake(thread, word),
         }
         let name = &name[..name.len().min(header::ALLOCATOR_BYTES - 1)];
         for (i, piece) in name.chunks(8).enumerate() {
@@ -154,12 +154,20 @@ fn describe(shared: Shared) {
 }
 
 /// Some allocators allocate for themselves when they are asked for a size for the first time, which is nothing of the program's: now, while
-/// nothing is counted.
-fn wake() {
+/// nothing is counted. What they map to begin with is the first operation's, that of `word`.
+fn wake(thread: &Thread, word: u64) {
     let real = real::get();
+    let runs = |word| {
+        compiler_fence(Ordering::SeqCst);
+        thread.running.word.set(word);
+        compiler_fence(Ordering::SeqCst);
+    };
+    runs(word);
+    // SAFETY: takes an integer.
+    let block = unsafe { real.malloc(1) };
+    runs(COUNTING);
     // SAFETY: a block that is this function's alone.
     unsafe {
-        let block = real.malloc(1);
         if !block.is_null() && !real::is_early(block) {
             real.malloc_usable_size(block);
             real.free(block);

@@ -113,8 +113,8 @@ fn pages_with_blocks_of_several_threads() {
         );
         let command = [&[program.to_str().unwrap()], &WORK[..]].concat();
         let options = ["--allocator", library.to_str().unwrap()];
-        // 4 threads have 1,000 times 8 blocks of 256 bytes and a header of 16 each: it is looked when all of them are there, but for the first
-        // MiB that is mapped, or that each thread maps.
+        // 4 threads have 1,000 times 8 blocks of 256 bytes and a header of 16 each: it is looked when all of them are there, but for a MiB
+        // of all threads together, or of each.
         const PAGES: u64 = 4 * 1000 * 8 * (256 + 16) / 4096;
         let is_looked_at = |of: &Value| {
             let peak = &of["pages"]["peak"];
@@ -129,7 +129,7 @@ fn pages_with_blocks_of_several_threads() {
     let together = under("shared");
     let shared = &together.judgement["pages"]["peak"]["shared_pages"];
     let truth = truth(&together, "shared");
-    // Its first MiB it maps as it is woken, before the first operation.
+    // As it is looked, a MiB may still be missing.
     let seen = truth - 260..=truth;
     assert!(truth > 1000);
     assert!(
