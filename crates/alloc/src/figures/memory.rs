@@ -1,8 +1,8 @@
 //! The memory of processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use varve_model::{Bytes, Duration, PAGE_BYTES, Pid, Time};
+use varve_model::{Bytes, Duration, PAGE_BYTES, Pid, Tid, Time};
 use varve_trace::tables::HeapMemoryRow;
 
 use super::pages::Fills;
@@ -14,6 +14,8 @@ use crate::read::Tables;
 const MAX_MOMENTS: usize = 512;
 /// So little is kept by any allocator.
 const FEW_BYTES: u64 = 4 << 20;
+/// What a thread has freed and not yet said, at most (`PENDING_BYTES` of the preload library's tables): so much may the peak be too high for each.
+const PENDING_BYTES: u64 = 64 << 10;
 
 /// All processes, and the one with the most memory. Where the peak of one is not known its resident memory stands for it, and where that is not known
 /// either it may have had more than any other.
@@ -123,6 +125,31 @@ struct Look {
     lasted: u64,
 }
 
+/// The most bytes of blocks.
+fn most_used(rows: &[&HeapMemoryRow]) -> u64 {
+    let used = |row: &&HeapMemoryRow| row.peak_usable_bytes.unwrap_or(row.peak_requested_bytes);
+    rows.iter().map(used).max().unwrap_or_default().0
+}
+
+/// Whether blocks took more than the allocator of their process was seen to map.
+fn has_more_than_mapped(tables: &Tables, rows: &[&HeapMemoryRow]) -> bool {
+    let mapped = rows.iter().filter_map(|row| row.mapped_bytes).max();
+    let mapped = mapped.unwrap_or_default().0;
+    // Blocks whose end was not seen make the peak higher by what nobody knows.
+    let is_exact = rows.iter().all(|row| row.unseen_frees == 0);
+    // What was mapped just before the last look may have come to light after it, unless that was at the end of the process.
+    let settled = match rows.split_last() {
+        Some((last, before)) if last.resident_bytes.is_some() => before,
+        _ => rows,
+    };
+    let of = rows.first().map(|row| row.pid);
+    let threads = tables.operations.iter().filter(|row| Some(row.pid) == of);
+    let threads: HashSet<Tid> = threads.map(|row| row.tid).collect();
+    let pending = PENDING_BYTES.saturating_mul(threads.len() as u64);
+    let is_beyond = |rows, less: u64| most_used(rows) > mapped + less.min(FEW_BYTES);
+    is_exact && is_beyond(settled, pending) || is_beyond(rows, FEW_BYTES)
+}
+
 /// Why it is not known what the allocator has mapped, if so.
 fn mapped(tables: &Tables, rows: &[&HeapMemoryRow], attached: bool) -> Result<(), String> {
     if attached {
@@ -141,16 +168,12 @@ fn mapped(tables: &Tables, rows: &[&HeapMemoryRow], attached: bool) -> Result<()
     if rows.iter().all(|row| row.mapped_bytes.is_none()) {
         return Err("the kernel's part did not see what the allocator maps".to_owned());
     }
-    let mapped = rows.iter().filter_map(|row| row.mapped_bytes).max();
-    let used = rows
-        .iter()
-        .map(|row| row.peak_usable_bytes.unwrap_or(row.peak_requested_bytes))
-        .max();
-    if used.unwrap_or_default().0 > mapped.unwrap_or_default().0 + FEW_BYTES {
+    let used = most_used(rows);
+    if has_more_than_mapped(tables, rows) {
         return Err("the allocator has memory that nobody saw it map: it took that before its first operation, or outside of operations".to_owned());
     }
     let most = rows.iter().filter_map(|row| row.heap_resident_bytes).max();
-    if used > Some(Bytes(0)) && most == Some(Bytes(0)) {
+    if used > 0 && most == Some(Bytes(0)) {
         return Err("nothing that the allocator was seen to map was resident: it has its memory from before its first operation".to_owned());
     }
     Ok(())
@@ -427,5 +450,71 @@ mod tests {
         });
         let figures = (unseen.peak_requested_bytes, unseen.end_blocks);
         assert_eq!(figures, (None, None));
+    }
+
+    const KIB: u64 = 1 << 10;
+
+    /// A look at blocks of so many bytes at the most, where so much was mapped and resident.
+    fn look(time: u64, used: u64, mapped: u64, resident: Option<u64>) -> HeapMemoryRow {
+        HeapMemoryRow {
+            time_ns: Time(time),
+            pid: Pid(7),
+            allocator: "/lib/libc.so.6".into(),
+            requested_bytes: Bytes(0),
+            usable_bytes: Some(Bytes(0)),
+            blocks: 0,
+            peak_requested_bytes: Bytes(used),
+            peak_usable_bytes: Some(Bytes(used)),
+            peak_ns: Time(time),
+            resident_bytes: resident.map(Bytes),
+            mapped_bytes: Some(Bytes(mapped)),
+            heap_resident_bytes: resident.map(Bytes),
+            kept_bytes: None,
+            own_bytes: Bytes(0),
+            uncounted: Some(0),
+            unknown_frees: 0,
+            unseen_frees: 0,
+        }
+    }
+
+    fn is_known(memory: Vec<HeapMemoryRow>) -> bool {
+        let tables = Tables {
+            memory,
+            ..Tables::default()
+        };
+        why_unmapped(&tables, Pid(7), false).is_none()
+    }
+
+    /// Eight threads have 300 KB each in arenas that nobody saw mapped.
+    #[test]
+    fn little_memory_that_nobody_saw_mapped_is_not_known() {
+        let of = |used| {
+            vec![
+                look(1, 0, 132 * KIB, Some(4096)),
+                look(2, used, 132 * KIB, None),
+            ]
+        };
+        assert!(!is_known(of(2400 * KIB)));
+        assert!(!is_known(of(133 * KIB)));
+        assert!(is_known(of(132 * KIB)));
+    }
+
+    #[test]
+    fn what_was_mapped_just_now_may_come_to_light_later() {
+        let growing = |end| {
+            let last = look(2, 2400 * KIB, 132 * KIB, end);
+            vec![look(1, 100 * KIB, 132 * KIB, Some(4096)), last]
+        };
+        assert!(is_known(growing(Some(4096))));
+        assert!(!is_known(growing(None)));
+        let much = look(2, 8400 * KIB, 132 * KIB, Some(4096));
+        assert!(!is_known(vec![much]));
+    }
+
+    #[test]
+    fn a_peak_that_is_too_high_says_nothing() {
+        let mut last = look(2, 2400 * KIB, 132 * KIB, None);
+        last.unseen_frees = 1;
+        assert!(is_known(vec![look(1, 0, 132 * KIB, Some(4096)), last]));
     }
 }
