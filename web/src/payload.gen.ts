@@ -1962,7 +1962,11 @@ mean_ns: number,
 /**
  * With 95 % confidence both are no further off than this share of them, as the few that were timed stand for all.
  */
-time_error: number, };
+time_error: number, 
+/**
+ * System calls within them.
+ */
+syscalls: number, };
 
 /**
  * What recording cost.

@@ -26,7 +26,7 @@ pub use self::estimate::Estimate;
 pub use self::given_back::{GivenBack, UnknownTouches};
 pub(crate) use self::lines::asks_samples;
 pub use self::lines::{Confirmed, SharedLines};
-pub(crate) use self::operations::allocates;
+pub(crate) use self::operations::{TRIM, allocates};
 pub use self::pages::{Fill, HeapPages, LastTouch, Pinning};
 pub(crate) use self::timing::Timing;
 use crate::read::Tables;
@@ -56,6 +56,8 @@ pub struct OperationFigures {
     pub mean_ns: f64,
     /// With 95 % confidence both are no further off than this share of them, as the few that were timed stand for all.
     pub time_error: f64,
+    /// System calls within them.
+    pub syscalls: u64,
 }
 
 /// A share that was measured on a part of the whole.

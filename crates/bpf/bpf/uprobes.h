@@ -40,6 +40,7 @@ struct {
 #define PROBED_FREE 16
 #define PROBED_USABLE_SIZE 20
 #define PROBED_REALLOC_FREE 21
+#define PROBED_TRIM 22
 
 /* Kinds of times, likewise; of an allocation it is not known whether a block had begun there before */
 #define KIND_ALLOCATION 1
@@ -362,7 +363,8 @@ int allocator_entered(struct pt_regs *ctx)
 	t->returns = !!(what & PROBE_AT_RETURN);
 	t->steps = !!(what & PROBE_STEPS);
 	t->stack = sp;
-	t->timed = probe_every <= 1 || bpf_get_prandom_u32() % probe_every == 0;
+	/* One call of malloc_trim may take as long as all other operations */
+	t->timed = probe_every <= 1 || (what & PROBE_OPERATION) == PROBED_TRIM || bpf_get_prandom_u32() % probe_every == 0;
 	t->word = word;
 	t->queued = t->timed ? queued_so_far() : 0;
 	t->began = t->timed ? bpf_ktime_get_ns() : 0;

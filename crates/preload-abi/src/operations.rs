@@ -278,6 +278,8 @@ operations! {
     UsableSize = 20, "malloc_usable_size", None;
     /// realloc and reallocarray to 0 bytes that gave nothing: that is known at their end, and until then they run as those
     ReallocFree = 21, "realloc(0)", Free;
+    /// malloc_trim
+    Trim = 22, "malloc_trim", None;
 }
 
 /// Kinds of operations whose times are kept apart.

@@ -51,6 +51,7 @@ entry! {
     free_sized => counted_free_sized, "rdx", "rcx";
     free_aligned_sized => counted_free_aligned_sized, "rcx", "r8";
     malloc_usable_size => counted_usable_size, "rsi", "rdx";
+    malloc_trim => counted_trim, "rsi", "rdx";
 }
 
 #[inline]
@@ -285,7 +286,18 @@ unsafe extern "C" fn counted_usable_size(object: Pointer, site: u64, stack: u64)
     let real = || unsafe { real::get().malloc_usable_size(object) };
     match operations::is_off() {
         true => real(),
-        false => operations::asked(site, stack, real),
+        false => operations::asked((Operation::UsableSize, site, stack), real),
+    }
+}
+
+/// # Safety
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_trim(pad: usize, site: u64, stack: u64) -> c_int {
+    // SAFETY: see `counted_malloc`.
+    let real = || unsafe { real::get().malloc_trim(pad) };
+    match operations::is_off() {
+        true => real(),
+        false => operations::asked((Operation::Trim, site, stack), real),
     }
 }
 

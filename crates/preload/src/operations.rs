@@ -22,8 +22,8 @@ use varve_preload_abi::operations::{COUNTING, Operation, running_word, ticks};
 use self::sampling::Sampled;
 use self::table::{Block, Change};
 
-use crate::scratch;
 use crate::thread::{self, Thread};
+use crate::{scratch, sys};
 
 type Pointer = *mut c_void;
 
@@ -93,6 +93,15 @@ impl Ongoing {
         self.thread.running.word.set(word);
         compiler_fence(Ordering::SeqCst);
         if timed {
+            self.thread.own_ticks.set(0);
+            self.began = Some(ticks());
+        }
+    }
+
+    /// The same, and it is timed in any case: one may take as long as all others.
+    fn start_timed(&mut self) {
+        self.start();
+        if self.began.is_none() && !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed) {
             self.thread.own_ticks.set(0);
             self.began = Some(ticks());
         }
@@ -330,16 +339,22 @@ pub(crate) fn is_off() -> bool {
     SWITCH.load(Ordering::Relaxed) == OFF
 }
 
-/// The program asks how much of a block it can use.
+/// The program asks how much of a block it can use, or has what is free given to the kernel.
 #[inline]
-pub(crate) fn asked(site: u64, stack: u64, real: impl FnOnce() -> usize) -> usize {
-    match Ongoing::begin(Operation::UsableSize, site, stack) {
+pub(crate) fn asked<T>(
+    (operation, site, stack): (Operation, u64, u64),
+    real: impl FnOnce() -> T,
+) -> T {
+    match Ongoing::begin(operation, site, stack) {
         None => real(),
         Some(mut ongoing) => {
-            ongoing.start();
-            let usable = real();
+            match operation {
+                Operation::Trim => ongoing.start_timed(),
+                _ => ongoing.start(),
+            }
+            let answer = real();
             ongoing.freed(None);
-            usable
+            answer
         }
     }
 }

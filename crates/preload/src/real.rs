@@ -74,6 +74,7 @@ real_functions! {
     brk as c"brk" (address: Pointer) -> c_int, else -1;
     sbrk as c"sbrk" (increment: isize) -> Pointer, else libc::MAP_FAILED;
     malloc_usable_size as c"malloc_usable_size" (object: Pointer) -> usize, else 0;
+    malloc_trim as c"malloc_trim" (pad: usize) -> c_int, else 0;
     malloc as c"malloc" (bytes: usize) -> Pointer, else early(bytes, 16);
     calloc as c"calloc" (count: usize, bytes: usize) -> Pointer,
         else count.checked_mul(bytes).map_or(null_mut(), |bytes| early(bytes, 16));

@@ -25,12 +25,14 @@ fn with_bytes(sum: Option<Bytes>, more: Option<Bytes>, is_first: bool) -> Option
 
 /// `realloc` and `reallocarray` to 0 bytes that freed the block.
 const FREED_BY_REALLOC: &str = "realloc(0)";
+/// The program has what is free given to the kernel.
+pub(crate) const TRIM: &str = "malloc_trim";
 
-/// Whether it gives memory back.
+/// Whether it gives memory back, blocks or what is free of its memory.
 pub(super) fn frees(operation: &str) -> bool {
     operation.starts_with("free")
         || operation.starts_with("delete")
-        || operation == FREED_BY_REALLOC
+        || [FREED_BY_REALLOC, TRIM].contains(&operation)
 }
 
 /// Whether it gives memory out.
@@ -67,6 +69,14 @@ pub(super) fn by_name(
         of.timed += row.timed;
         if row.class_bytes.is_none() {
             of.failed += row.count;
+        }
+    }
+    for row in tables.charges.iter().filter(|c| is_call(&c.name)) {
+        let Some(operation) = row.operation.as_deref() else {
+            continue;
+        };
+        if let Some(of) = found.get_mut(operation) {
+            of.syscalls += row.count;
         }
     }
     for (name, sum) in sums(tables) {
@@ -139,12 +149,17 @@ const LOCK_SLEPT: &str = "mmap_lock";
 const LOCK_SPUN: &str = "mmap_lock_spun";
 const LOCK_OF_OTHERS: &str = "mmap_lock_of_others";
 
+/// Whether what was charged is a system call, by its name.
+fn is_call(name: &str) -> bool {
+    !NO_CALLS.contains(&name)
+}
+
 /// System calls by name.
 pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
     let mut found: BTreeMap<&str, CallFigures> = BTreeMap::new();
     let mut sites: HashMap<(&str, Option<SiteId>), u64> = HashMap::new();
     let inside = tables.charges.iter().filter(|c| c.operation.is_some());
-    for row in inside.filter(|c| !NO_CALLS.contains(&c.name.as_ref())) {
+    for row in inside.filter(|c| is_call(&c.name)) {
         let name: &str = &row.name;
         let of = found.entry(name).or_insert_with(|| CallFigures {
             name: name.to_owned(),
@@ -327,7 +342,7 @@ pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
                 of.clocks.0 += row.count;
                 of.clocks.1 += row.total_ns.0;
             }
-            name if NO_CALLS.contains(&name) => {}
+            name if !is_call(name) => {}
             _ => {
                 of.figures.syscalls += row.count;
                 of.figures.syscall_ns.0 += row.total_ns.0;
@@ -369,7 +384,8 @@ pub(super) fn only_allocates(operation: &str) -> bool {
 pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
     let mut found: BTreeMap<u64, ClassFigures> = BTreeMap::new();
     let mut times: HashMap<u64, Timing> = HashMap::new();
-    for row in &tables.operations {
+    // A trim frees no block.
+    for row in tables.operations.iter().filter(|o| o.operation != TRIM) {
         let Some(bytes) = row.class_bytes else {
             continue;
         };
@@ -528,5 +544,37 @@ mod tests {
             (6, 2)
         );
         assert_eq!(named["realloc"].usable_bytes, Some(Bytes(96)));
+    }
+
+    #[test]
+    fn a_trim_frees_no_block_and_makes_calls_of_its_own() {
+        let charge = |name: &'static str, count| OperationChargeRow {
+            time_ns: Time(1),
+            pid: Pid(1),
+            operation: Some(TRIM.to_owned()),
+            site: None,
+            name: name.into(),
+            count,
+            total_ns: Duration(0),
+            queued_ns: Duration(0),
+            bytes: Bytes(0),
+        };
+        let tables = Tables {
+            operations: vec![row("malloc", 0, 2, 0), row(TRIM, 0, 3, 0)],
+            charges: vec![
+                charge("madvise", 7),
+                charge("brk", 2),
+                charge("page_fault", 9),
+            ],
+            ..Tables::default()
+        };
+        let found = classes(&tables);
+        assert_eq!((found[0].count, found[0].freed), (2, 0));
+        let named = by_name(&tables, &BTreeMap::new());
+        assert_eq!((named[TRIM].count, named[TRIM].syscalls), (3, 9));
+        assert_eq!(named["malloc"].syscalls, 0);
+        assert!(!allocates(TRIM));
+        let calls = calls(&tables, 5);
+        assert!(calls.iter().all(|call| call.by_frees == 0), "{calls:?}");
     }
 }

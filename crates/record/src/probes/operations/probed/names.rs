@@ -50,7 +50,7 @@ const fn throwing(mut of: Named) -> Named {
 use Operation as O;
 
 /// The C library's names; of several that are one function the first counts.
-pub(super) const FUNCTIONS: [Named; 13] = [
+pub(super) const FUNCTIONS: [Named; 14] = [
     named("malloc", O::Malloc, 1, 0),
     multiplied(named("calloc", O::Calloc, 1, 0), 2),
     named("realloc", O::Realloc, 2, 1),
@@ -61,6 +61,7 @@ pub(super) const FUNCTIONS: [Named; 13] = [
     named("valloc", O::Valloc, 1, 0),
     named("pvalloc", O::Pvalloc, 1, 0),
     named("malloc_usable_size", O::UsableSize, 0, 0),
+    named("malloc_trim", O::Trim, 0, 0),
     named("free", O::Free, 0, 1),
     named("free_sized", O::FreeSized, 0, 1),
     named("free_aligned_sized", O::FreeSized, 0, 1),
