@@ -3,6 +3,7 @@
 //! Bounds are such that programs of each kind with a healthy allocator get none; `tests/alloc` has both. What was measured with an error
 //! must lie above its bound by more than that: else it is not known, which is said.
 
+mod advice;
 pub(crate) mod given_back;
 mod lock;
 
@@ -109,6 +110,12 @@ fn calls(judgement: &Judgement, names: &[&str]) -> (u64, Duration, Share) {
         .filter(|c| names.contains(&c.name.as_str()));
     let (count, ns) = of.fold((0, 0), |(n, ns), c| (n + c.count, ns + c.time_ns.0));
     (count, Duration(ns), judgement.time.of_cpu(ns))
+}
+
+/// Calls of a name: how many, and how many of them within operations that free.
+fn calls_within_frees(judgement: &Judgement, name: &str) -> (u64, u64) {
+    let call = judgement.syscalls.iter().find(|c| c.name == name);
+    call.map_or((0, 0), |call| (call.count, call.by_frees))
 }
 
 fn percent(share: f64) -> String {
@@ -262,7 +269,7 @@ fn kept(judgement: &Judgement) -> Found {
                 resident as f64 / peak as f64,
                 format::bytes(Bytes(peak)),
             ),
-            advice: "Take an allocator that gives freed blocks back to all threads, or limit its heaps (glibc: MALLOC_ARENA_MAX=2).".into(),
+            advice: advice::to_share(judgement).into(),
             share: (resident - peak) as f64 / resident as f64,
             share_of: "the resident memory",
             by_program: false,
@@ -277,7 +284,7 @@ fn kept(judgement: &Judgement) -> Found {
                 percent(memory.mostly_kept?),
                 format::bytes(Bytes(kept)),
             ),
-            advice: "Have it give free memory back: malloc_trim(0) with glibc, or an allocator that does so by itself (jemalloc with background_thread:true, mimalloc).".into(),
+            advice: advice::to_give_back(judgement),
             share: kept as f64 / resident.max(1) as f64,
             share_of: "the resident memory",
             by_program: false,

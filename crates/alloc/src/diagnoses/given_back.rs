@@ -4,7 +4,7 @@
 use varve_analyse::format;
 use varve_model::Duration;
 
-use super::{CALLS_SHARE, Diagnosis, Found, callers_of, calls, percent};
+use super::{CALLS_SHARE, Diagnosis, Found, advice, callers_of, calls, percent};
 use crate::bounds::Side;
 use crate::{Judgement, Share};
 
@@ -87,9 +87,13 @@ pub(super) fn storm(judgement: &Judgement) -> Found {
         return None;
     }
     let operations: u64 = judgement.operations.values().map(|o| o.count).sum();
+    let by_program = advice::trims(judgement);
     Some((cost.side, Diagnosis {
         id: "madvise_storm",
-        title: "it gives memory back to the kernel (madvise) again and again, and takes it anew".into(),
+        title: match by_program {
+            true => "the program has free memory given back to the kernel (malloc_trim) again and again, and takes it anew".into(),
+            false => "it gives memory back to the kernel (madvise) again and again, and takes it anew".into(),
+        },
         evidence: format!(
             "{} of madvise within {} took {}.{}",
             format::counted(count, "call"),
@@ -97,10 +101,10 @@ pub(super) fn storm(judgement: &Judgement) -> Found {
             cost.took,
             callers_of(judgement, "madvise"),
         ),
-        advice: "Let it keep what is free for longer (jemalloc: MALLOC_CONF=dirty_decay_ms:10000,oversize_threshold:0; tcmalloc: TCMALLOC_RELEASE_RATE=0; mimalloc: MIMALLOC_PURGE_DELAY; glibc: M_TRIM_THRESHOLD), or take another allocator.".into(),
+        advice: advice::to_keep(judgement),
         share: cost.share,
         share_of: "the CPU time",
-        by_program: false,
+        by_program,
     }))
 }
 
@@ -112,7 +116,11 @@ pub(super) fn mapping(judgement: &Judgement) -> Found {
     let (given, _, _) = calls(judgement, &["munmap"]);
     let (moved, _, _) = calls(judgement, &["brk"]);
     let brk = judgement.syscalls.iter().find(|c| c.name == "brk");
-    let trimmed = brk.map_or(0, |brk| brk.by_frees);
+    let by_program = advice::trims(judgement);
+    let trimmed = match by_program {
+        true => advice::Returned::of(judgement).all(),
+        false => brk.map_or(0, |brk| brk.by_frees),
+    };
     let to_and_fro = given * 2 >= taken && given >= 100 || trimmed >= 100;
     let by_calls = Side::all([
         of_cpu.side(CALLS_SHARE),
@@ -128,6 +136,10 @@ pub(super) fn mapping(judgement: &Judgement) -> Found {
         false => "munmap",
     };
     let (title, faults) = match touches {
+        _ if by_program => (
+            "the program has free memory given back to the kernel (malloc_trim), and takes it anew",
+            "; each first touch of a page after that is a fault",
+        ),
         Some(_) => (
             "it gives memory back to the kernel and gets it again, so that each page is cleared and faulted in anew",
             "",
@@ -136,17 +148,6 @@ pub(super) fn mapping(judgement: &Judgement) -> Found {
             "it maps and unmaps memory of the kernel's again and again",
             "; each first touch of a page after that is a fault",
         ),
-    };
-    let advice = match judgement.trace.allocator.as_str() {
-        "glibc" => {
-            "Raise the bounds from which glibc maps and trims: MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 in the environment (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt), or keep such blocks instead of freeing them."
-        }
-        "jemalloc" => {
-            "Let it keep what is free: MALLOC_CONF=retain:true,oversize_threshold:0,dirty_decay_ms:10000 in the environment, or keep such blocks instead of freeing them."
-        }
-        _ => {
-            "Keep such blocks instead of freeing them, or take an allocator that keeps large blocks."
-        }
     };
     Some((
         cost.side,
@@ -159,10 +160,10 @@ pub(super) fn mapping(judgement: &Judgement) -> Found {
                 cost.took,
                 callers_of(judgement, name),
             ),
-            advice: advice.into(),
+            advice: advice::to_keep(judgement),
             share: cost.share,
             share_of: "the CPU time",
-            by_program: false,
+            by_program,
         },
     ))
 }

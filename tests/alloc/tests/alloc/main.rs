@@ -17,4 +17,5 @@ mod situations;
 mod stripped;
 mod support;
 mod threads;
+mod trims;
 mod uncounted;
