@@ -4,6 +4,8 @@
  *   waits ROUNDS BESIDE    maps and unmaps a block of 1 MiB by malloc and free, so many times, where BESIDE is 1 while another thread holds the lock of
  *                          the mappings (mmap_lock) for milliseconds at a time, and as often as it takes to have slept 0.2 s; says how long malloc and free slept at least and at most: their time without the
  *                          thread's CPU time and without that in which it had no CPU
+ *   grows ROUNDS           allocates a block of 100,000 bytes in a thread with an arena of its own, which grows for each, so many times, while another thread
+ *                          holds the lock as above; says the same
  *   fresh BYTES            allocates so many bytes in blocks of 1 MiB, touches each page of half of them itself and has the kernel read into the others;
  *                          then as many bytes that it maps itself; says how many page faults the first two were
  *   again BYTES ROUNDS     allocates a block of BYTES, writes to all of it and frees it, ROUNDS times
@@ -72,7 +74,7 @@ static unsigned long without(unsigned long all, unsigned long part)
 }
 
 /* The thread may be without a CPU between two of its looks at clocks, too: so both ends are looked at twice */
-static void *asleep(int file, void *block)
+static void *asleep(int file, void *block, size_t bytes)
 {
 	unsigned long begin = ns(CLOCK_MONOTONIC), delay = delayed(file), cpu = ns(CLOCK_THREAD_CPUTIME_ID);
 	unsigned long from = ns(CLOCK_MONOTONIC), took;
@@ -81,7 +83,7 @@ static void *asleep(int file, void *block)
 		free(block);
 		block = NULL;
 	} else {
-		block = malloc(MIB);
+		block = malloc(bytes);
 	}
 	took = ns(CLOCK_MONOTONIC) - from;
 	cpu = ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
@@ -100,10 +102,31 @@ static void waits(long rounds, int beside)
 	if (beside)
 		pthread_create(&other, NULL, hold, NULL);
 	for (long i = 0; i < rounds || (beside && least < 200000000); i++)
-		asleep(file, asleep(file, NULL));
+		asleep(file, asleep(file, NULL, MIB), MIB);
 	is_over = 1;
 	if (beside)
 		pthread_join(other, NULL);
+	printf("slept %lu\nat most %lu\n", least, most);
+}
+
+static void *grow(void *rounds)
+{
+	int file = open("/proc/thread-self/schedstat", O_RDONLY);
+
+	for (long i = 0; i < (long)rounds || least < 200000000; i++)
+		asleep(file, NULL, 100000);
+	return NULL;
+}
+
+static void grows(long rounds)
+{
+	pthread_t other, grower;
+
+	pthread_create(&other, NULL, hold, NULL);
+	pthread_create(&grower, NULL, grow, (void *)rounds);
+	pthread_join(grower, NULL);
+	is_over = 1;
+	pthread_join(other, NULL);
 	printf("slept %lu\nat most %lu\n", least, most);
 }
 
@@ -240,6 +263,8 @@ int main(int argc, char **argv)
 
 	if (!strcmp(mode, "waits") && argc == 4) {
 		waits(atol(argv[2]), argv[3][0] == '1');
+	} else if (!strcmp(mode, "grows") && argc == 3) {
+		grows(atol(argv[2]));
 	} else if (!strcmp(mode, "fresh") && argc == 3) {
 		fresh(strtoul(argv[2], NULL, 10));
 	} else if (!strcmp(mode, "again") && argc == 4) {
@@ -249,7 +274,7 @@ int main(int argc, char **argv)
 		rounds = atol(argv[3]);
 		sides();
 	} else {
-		fprintf(stderr, "usage: alloc_kernel waits|fresh|again|sides ...\n");
+		fprintf(stderr, "usage: alloc_kernel waits|grows|fresh|again|sides ...\n");
 		return 2;
 	}
 	return 0;

@@ -24,6 +24,14 @@ fn truth(of: &Recorded, name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
+/// What is said of locks, and the advice.
+fn lock_of(of: &Recorded) -> [String; 2] {
+    let all = of.judgement["diagnoses"].as_array().unwrap();
+    let lock = all.iter().find(|d| d["id"] == "lock");
+    let lock = lock.expect("it is found");
+    ["title", "advice"].map(|field| lock[field].as_str().unwrap().to_owned())
+}
+
 /// The thread's own clocks say how long its operations slept, and they sleep for nothing else.
 #[test]
 fn waits_for_the_lock_of_mappings() {
@@ -43,15 +51,10 @@ fn waits_for_the_lock_of_mappings() {
         "{found}, in truth {least} to {most}, {stolen} stolen: {lock}"
     );
     assert!(figure("waits") > 0 && least >= 200_000_000, "{lock}");
-    let diagnosis = sick.judgement["diagnoses"].as_array().unwrap();
-    let diagnosis = diagnosis
-        .iter()
-        .find(|d| d["id"] == "lock")
-        .expect("it is found");
-    assert!(
-        diagnosis["title"].as_str().unwrap().contains("mmap_lock"),
-        "{diagnosis}"
-    );
+    let [title, advice] = lock_of(&sick);
+    let in_turn = "(mmap_lock), as it maps and unmaps memory again and again";
+    assert!(title.ends_with(in_turn), "{title}");
+    assert!(advice.contains("MALLOC_MMAP_THRESHOLD_"), "{advice}");
     let waited = sick.judgement["time"]["waited_ns"].as_u64().unwrap();
     assert!(waited <= found, "{waited}, in truth {most} at most");
 
@@ -62,6 +65,19 @@ fn waits_for_the_lock_of_mappings() {
         assert_eq!(control[name], 0, "{name}: {control}");
     }
     assert!(!alone.diseases().contains(&"lock".to_owned()));
+}
+
+/// An arena that only grows unmaps nothing, and no bound of glibc's changes that.
+#[test]
+fn waits_for_the_lock_of_mappings_as_an_arena_grows() {
+    let sick = under(None, &["--time-every", "1"], &["grows", "3000"]);
+    let (grown, blocks) = (sick.calls("mprotect"), sick.count("malloc"));
+    // Where it comes to the end of its memory it gets more, which has room for a block or two.
+    assert!(grown >= blocks * 9 / 10, "{grown} of {blocks}");
+    let [title, advice] = lock_of(&sick);
+    let grows = "(mmap_lock), as its memory grows by many calls (mprotect)";
+    assert!(title.ends_with(grows), "{title}");
+    assert!(advice.contains("arenas") && !advice.contains("THRESHOLD"));
 }
 
 /// The kernel's own count of the faults of the two loops that touch blocks; what the program maps itself is not among them.

@@ -96,7 +96,8 @@ const LARGE: [&str; 3] = ["8", "3", "100000"];
 const LARGE_BYTES: u64 = 8 * 3 * 100_000;
 
 fn program(folder: &Path, options: &[&str]) -> PathBuf {
-    compiled(folder, "arenas", PROGRAM, &[&["-pthread"], options].concat())
+    let options = [&["-pthread"], options].concat();
+    compiled(folder, "arenas", PROGRAM, &options)
 }
 
 /// Where arenas begin, of which a line says so, and which process that is.
