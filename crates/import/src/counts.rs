@@ -292,6 +292,7 @@ fn object(name: String, start: u64, bytes: u64, stack_of: Option<u32>, sink: &mu
         born: Time(0),
         site: None,
         tid: stack_of.map(Tid),
+        mapping: None,
     };
     sink.objects.add(birth, Layer::of(kind, false));
 }

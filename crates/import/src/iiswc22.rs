@@ -75,6 +75,7 @@ pub(crate) fn apply(mut events: Vec<Event>, sink: &mut Sink<'_>) {
             born: at,
             site,
             tid: None,
+            mapping: None,
         });
     }
 }

@@ -36,6 +36,10 @@ const LOST_SAMPLES: u32 = 13;
 /// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_MMAP_BUILD_ID`.
 const EXEC: u16 = 1 << 13;
 const BUILD_ID: u16 = 1 << 14;
+/// perf's mark of a `FORK` that tells of a process which ran before (`PERF_RECORD_MISC_FORK_EXEC`).
+const SYNTHESIZED_FORK: u16 = 1 << 13;
+/// `PERF_RECORD_MISC_MMAP_DATA`: nothing in the mapping can be executed.
+const DATA: u16 = 1 << 13;
 
 /// Values from here on mark contexts in call chains (`PERF_CONTEXT_MAX`).
 const CONTEXT: u64 = -4095i64 as u64;
@@ -58,6 +62,10 @@ enum Task {
         parent: u32,
         pid: u32,
         tid: u32,
+        /// The thread that made it.
+        by: u32,
+        /// Whether it ran before the recording.
+        before: bool,
     },
     Exit {
         pid: u32,
@@ -107,8 +115,7 @@ pub(crate) fn read<R: BufRead + Seek>(
             return Ok(());
         }
         samples += 1;
-        let site = sink_site(sink, &found);
-        sink.sample(row(&found, site))?;
+        sink.sample_of(row(&found), stack(&found))?;
         Ok(())
     })?;
     if !regions.is_empty() {
@@ -123,19 +130,21 @@ pub(crate) fn read<R: BufRead + Seek>(
     }
 }
 
-fn sink_site(sink: &mut Sink<'_>, found: &Body<'_>) -> Option<varve_model::SiteId> {
-    let (pid, ip) = (found.pid?, found.ip?);
+/// The call stack of a sample, innermost first; empty where its process or its instruction is not known.
+fn stack(found: &Body<'_>) -> Vec<Address> {
+    let (Some(_), Some(ip)) = (found.pid, found.ip) else {
+        return Vec::new();
+    };
     let chain = found.chain.clone().filter(|at| *at < CONTEXT);
     let mut frames: Vec<Address> = chain.map(Address).collect();
     // The chain begins with the instruction, but for skids; without one there is that alone.
     if frames.first() != Some(&Address(ip)) {
         frames.insert(0, Address(ip));
     }
-    let at = Time(found.time.unwrap_or(0));
-    sink.raw_site(Pid(pid), at, frames)
+    frames
 }
 
-fn row(found: &Body<'_>, site: Option<varve_model::SiteId>) -> SampleRow {
+fn row(found: &Body<'_>) -> SampleRow {
     let source = found
         .data_source
         .map(DataSource::from_bits)
@@ -149,7 +158,6 @@ fn row(found: &Body<'_>, site: Option<varve_model::SiteId>) -> SampleRow {
         write: source.write,
         latency_cycles: latency(found.weight),
         level: source.level,
-        site,
         ..sample(found.time.unwrap_or(0), SampleSource::PerfMem)
     }
 }
@@ -198,7 +206,13 @@ fn tasks<R: BufRead + Seek>(
                 }
                 sink.names(Pid(pid), Tid(tid), &name, at);
             }
-            Task::Fork { parent, pid, tid } => sink.forks(Pid(parent), Pid(pid), Tid(tid), at),
+            Task::Fork {
+                parent,
+                by,
+                pid,
+                tid,
+                before,
+            } => sink.forks((Pid(parent), Tid(by)), (Pid(pid), Tid(tid)), at, before),
             Task::Exit { pid, tid } => sink.exits(Pid(pid), Tid(tid), at),
             Task::Lost(count) => sink.lost("perf_lost", count, at),
         }
@@ -221,7 +235,9 @@ fn task(
             let (pid, _tid) = (cursor.u32()?, cursor.u32()?);
             let (address, bytes, offset) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
             let (mut device, mut inode, mut build_id) = (None, 0, None);
-            let mut perms = None;
+            // The first version of the record distinguishes code from data only.
+            let is_code = kind == MMAP && misc & DATA == 0;
+            let mut perms = is_code.then(|| "--x-".to_owned());
             if kind == MMAP2 {
                 if misc & BUILD_ID != 0 {
                     let id = cursor.take(24)?;
@@ -265,10 +281,20 @@ fn task(
         }
         FORK | EXIT => {
             let (pid, parent) = (cursor.u32()?, cursor.u32()?);
-            let (tid, _) = (cursor.u32()?, cursor.u32()?);
+            let (tid, by) = (cursor.u32()?, cursor.u32()?);
             let time = cursor.u64()?;
             match kind {
-                FORK => (time, Task::Fork { parent, pid, tid }),
+                // Older ones of perf have no such flag, and the time 0.
+                FORK => (
+                    time,
+                    Task::Fork {
+                        parent,
+                        by,
+                        pid,
+                        tid,
+                        before: time == 0 || misc & SYNTHESIZED_FORK != 0,
+                    },
+                ),
                 _ => (time, Task::Exit { pid, tid }),
             }
         }

@@ -218,9 +218,11 @@ impl Reader<'_, '_> {
             let mut parts = rest.split(|b| matches!(b, b'(' | b')'));
             let child = parts.next().and_then(|p| pair(p, b':'));
             let parent = parts.nth(1).and_then(|p| pair(p, b':'));
-            if let (Some((pid, tid)), Some((parent, _))) = (child, parent) {
+            if let (Some((pid, tid)), Some((parent, by))) = (child, parent) {
                 self.process_of.insert(tid, pid);
-                self.sink.forks(Pid(parent), Pid(pid), Tid(tid), at);
+                let (by, child) = ((Pid(parent), Tid(by)), (Pid(pid), Tid(tid)));
+                // perf dates what ran before at 0.
+                self.sink.forks(by, child, at, at == Time(0));
             }
         } else if let Some(rest) = record.strip_prefix(b"EXIT(") {
             let inside = rest.split(|b| *b == b')').next().unwrap_or_default();
@@ -283,7 +285,7 @@ fn mapping(text_: &[u8], at: Time) -> Option<(u32, MappingRow)> {
     let perms = match perms.len() {
         4 => text(perms),
         // Version 1 of the record distinguishes code from data only.
-        _ if perms == b"x" => "r-xp".to_owned(),
+        _ if perms == b"x" => "--x-".to_owned(),
         _ => plain.perms.clone(),
     };
     let row = MappingRow {

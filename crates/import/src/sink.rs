@@ -6,7 +6,6 @@ use varve_model::{
     Address, Bytes, Capability, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange,
     Pid, SampleSource, SiteId, Tid, Time, TouchSource, is_recorders,
 };
-use varve_objects::owners_at;
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, SiteRow, SymbolRow, ThreadRow, TouchRow,
@@ -16,10 +15,12 @@ use varve_trace::{
 };
 
 use crate::objects::{Birth, Objects};
-use crate::stacks::Stacks;
+use crate::stacks::{Code, Stacks, probe};
 
 /// Samples that wait for their objects. Looking up owners sweeps over all objects, so few and large batches are quick.
 const BATCH: usize = 1 << 17;
+/// Frames of their call stacks that wait as well.
+const FRAMES: usize = 1 << 18;
 /// Rows of other tables that wait to be written.
 const ROWS: usize = 1 << 14;
 
@@ -54,6 +55,9 @@ struct Thread {
     died: Option<Time>,
 }
 
+/// A thread of a process.
+pub(crate) type Task = (Pid, Tid);
+
 /// What a source says of itself, or does not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traits {
@@ -68,18 +72,22 @@ pub(crate) struct Sink<'a> {
     samples: TableWriter<SampleRow>,
     touches: TableWriter<TouchRow>,
     counts: TableWriter<CountRow>,
-    waiting: Vec<SampleRow>,
+    /// Each with the addresses of its call stack, innermost first, where it has no site yet.
+    waiting: Vec<(SampleRow, Vec<Address>)>,
+    waiting_frames: usize,
     touch_rows: Vec<TouchRow>,
     count_rows: Vec<CountRow>,
     pub(crate) objects: Objects,
     sites: HashMap<Vec<Frame>, SiteId>,
     site_rows: Vec<SiteRow>,
-    threads: HashMap<(Pid, Tid), Thread>,
+    threads: HashMap<Task, Thread>,
     /// The thread that was looked up last: most come in runs.
-    last_thread: Option<(Pid, Tid)>,
+    last_thread: Option<Task>,
+    /// Threads that live, of each process.
+    alive: HashMap<Pid, u64>,
     processes: BTreeMap<Pid, ProcessRow>,
-    /// Each with the object that stands for it.
-    mappings: Vec<(MappingRow, Option<usize>)>,
+    /// As they were heard of. The table has what became of them: one for each object that is one or a part of one.
+    mappings: Vec<MappingRow>,
     /// Call stacks that have no names yet.
     stacks: Stacks,
     pub(crate) traits: Traits,
@@ -117,6 +125,7 @@ impl<'a> Sink<'a> {
             touches: TableWriter::create(to)?,
             counts: TableWriter::create(to)?,
             waiting: Vec::new(),
+            waiting_frames: 0,
             touch_rows: Vec::new(),
             count_rows: Vec::new(),
             objects: Objects::default(),
@@ -124,6 +133,7 @@ impl<'a> Sink<'a> {
             site_rows: Vec::new(),
             threads: HashMap::new(),
             last_thread: None,
+            alive: HashMap::new(),
             processes: BTreeMap::new(),
             mappings: Vec::new(),
             stacks: Stacks::default(),
@@ -145,38 +155,63 @@ impl<'a> Sink<'a> {
     /// A sample. Where it names no object, its address finds one, of those that were named before [`BATCH`] more samples
     /// have come.
     pub(crate) fn sample(&mut self, row: SampleRow) -> Result<(), TraceError> {
+        self.sample_of(row, Vec::new())
+    }
+
+    /// A sample with its call stack, innermost address first, which gets its names when the trace ends.
+    pub(crate) fn sample_of(
+        &mut self,
+        row: SampleRow,
+        stack: Vec<Address>,
+    ) -> Result<(), TraceError> {
         self.covers(row.time_ns);
         match row.tid {
             Some(tid) => self.saw(row.pid, tid, row.time_ns),
             None => self.process(row.pid, row.time_ns),
         }
-        self.waiting.push(row);
-        match self.waiting.len() < BATCH {
+        self.waiting_frames += stack.len();
+        self.waiting.push((row, stack));
+        match self.waiting.len() < BATCH && self.waiting_frames < FRAMES {
             true => Ok(()),
             false => self.flush_samples(),
         }
     }
 
     fn flush_samples(&mut self) -> Result<(), TraceError> {
-        self.waiting.sort_by_key(|row| row.time_ns);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.waiting_frames = 0;
+        waiting.sort_by_key(|(row, _)| row.time_ns);
+        self.find_sites(&mut waiting);
+        let mut rows: Vec<SampleRow> = waiting.into_iter().map(|(row, _)| row).collect();
         let asks = |row: &SampleRow| {
             let address = row.address.filter(|_| row.object.is_none())?;
             Some((row.pid, address, row.time_ns))
         };
-        let points: Vec<_> = self.waiting.iter().filter_map(asks).collect();
-        let mut found = owners_at(self.objects.spans(), &points).into_iter();
-        for row in &mut self.waiting {
-            if asks(row).is_some()
-                && let Some(Some(span)) = found.next()
-            {
-                row.object = Some(ObjectId(u64::from(span.0)));
+        let points: Vec<_> = rows.iter().filter_map(asks).collect();
+        let mut found = self.objects.owners(&points).into_iter();
+        for row in &mut rows {
+            if asks(row).is_some() {
+                row.object = found.next().flatten();
             }
             self.facts.owned += u64::from(row.object.is_some());
         }
-        self.facts.samples += self.waiting.len() as u64;
-        self.samples.append(&self.waiting)?;
-        self.waiting.clear();
-        Ok(())
+        self.facts.samples += rows.len() as u64;
+        self.samples.append(&rows)
+    }
+
+    /// The sites of call stacks: code is what was mapped at the time of its sample.
+    fn find_sites(&mut self, waiting: &mut [(SampleRow, Vec<Address>)]) {
+        let mut points = Vec::new();
+        for (row, stack) in waiting.iter() {
+            let frames = stack.iter().enumerate();
+            points.extend(frames.map(|(at, address)| (row.pid, probe(at, *address), row.time_ns)));
+        }
+        let mut mappings = self.objects.mappings_at(&points).into_iter();
+        for (row, stack) in waiting.iter_mut().filter(|(_, stack)| !stack.is_empty()) {
+            let stack = std::mem::take(stack).into_iter();
+            let frames = stack.map(|address| (address, mappings.next().flatten()));
+            row.site = self.raw_site(frames.collect());
+        }
     }
 
     /// Pages that were touched in an interval, in the order of intervals.
@@ -281,8 +316,11 @@ impl<'a> Sink<'a> {
 
     /// A file or anonymous memory was mapped.
     pub(crate) fn mapping(&mut self, row: MappingRow) {
+        let Ok(number) = u32::try_from(self.mappings.len()) else {
+            return;
+        };
         self.process(row.pid, row.from_ns);
-        let object = self.objects.map(Birth {
+        self.objects.map(Birth {
             pid: row.pid,
             kind: kind(&row.path),
             name: name(&row.path),
@@ -291,14 +329,15 @@ impl<'a> Sink<'a> {
             born: row.from_ns,
             site: None,
             tid: None,
+            mapping: Some(number),
         });
-        self.mappings.push((row, object));
+        self.mappings.push(row);
     }
 
-    /// A call stack of addresses, innermost first, that gets its names when the trace ends.
-    pub(crate) fn raw_site(&mut self, pid: Pid, at: Time, frames: Vec<Address>) -> Option<SiteId> {
+    /// A call stack of addresses that gets its names when the trace ends.
+    fn raw_site(&mut self, frames: Vec<Code>) -> Option<SiteId> {
         let next = SiteId(u32::try_from(self.site_rows.len()).ok()?.checked_add(1)?);
-        let (site, is_new) = self.stacks.site(pid, at, frames, next);
+        let (site, is_new) = self.stacks.site(frames, next);
         if is_new {
             self.site_rows.push(SiteRow {
                 site,
@@ -332,39 +371,59 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// A thread or a process began.
-    pub(crate) fn forks(&mut self, parent: Pid, pid: Pid, tid: Tid, at: Time) {
+    /// A thread or a process began, called as the thread that made it. Of one that ran before the recording (`before`) the recorder
+    /// tells name and mappings by themselves.
+    pub(crate) fn forks(&mut self, by: Task, (pid, tid): Task, at: Time, before: bool) {
+        let parent = by.0;
         let is_new = !self.processes.contains_key(&pid);
         self.saw(pid, tid, at);
-        if is_new && let Some(process) = self.processes.get_mut(&pid) {
-            process.parent = parent;
+        let name = self.threads.get(&by).map(|thread| thread.name.clone());
+        if let Some(thread) = self.threads.get_mut(&(pid, tid)) {
+            // A number that comes again.
+            let is_again = thread.died.take().is_some();
+            if is_again {
+                *self.alive.entry(pid).or_default() += 1;
+            }
+            if (is_again || thread.name.is_empty()) && !before {
+                thread.name = name.unwrap_or_default();
+            }
         }
-        if parent != pid {
-            let inherited = self.processes.get(&parent).map(|p| p.command.clone());
-            if let (Some(command), Some(process)) = (inherited, self.processes.get_mut(&pid)) {
+        if parent == pid {
+            return;
+        }
+        let inherited = self.processes.get(&parent).map(|p| p.command.clone());
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.died_ns = None;
+            if is_new {
+                process.parent = parent;
+            }
+            if let Some(command) = inherited {
                 process.command = command;
             }
-            self.objects.fork(parent, pid, at);
         }
+        self.objects.fork(parent, pid, at, !before);
     }
 
     /// A process has another program.
     pub(crate) fn execs(&mut self, pid: Pid, at: Time) {
-        self.objects.clear(pid, at);
+        self.objects.exec(pid, at);
     }
 
-    /// A thread ended.
+    /// A thread ended, and its process with the last one: the first may end before the others.
     pub(crate) fn exits(&mut self, pid: Pid, tid: Tid, at: Time) {
         self.saw(pid, tid, at);
         if let Some(thread) = self.threads.get_mut(&(pid, tid)) {
-            thread.died = Some(at);
-        }
-        if pid.0 == tid.0 {
-            if let Some(process) = self.processes.get_mut(&pid) {
-                process.died_ns = Some(at);
+            let was_alive = thread.died.replace(at).is_none();
+            let alive = self.alive.entry(pid).or_default();
+            *alive -= u64::from(was_alive);
+            if *alive > 0 {
+                return;
             }
-            self.objects.clear(pid, at);
         }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.died_ns = Some(at);
+        }
+        self.objects.clear(pid, at);
     }
 
     /// The source itself lost something.
@@ -396,10 +455,13 @@ impl<'a> Sink<'a> {
         }
         self.last_thread = Some((pid, tid));
         self.process(pid, at);
-        self.threads.entry((pid, tid)).or_insert_with(|| Thread {
-            name: String::new(),
-            born: at,
-            died: None,
+        self.threads.entry((pid, tid)).or_insert_with(|| {
+            *self.alive.entry(pid).or_default() += 1;
+            Thread {
+                name: String::new(),
+                born: at,
+                died: None,
+            }
         });
     }
 
@@ -412,12 +474,8 @@ impl<'a> Sink<'a> {
         self.touches.close()?;
         self.counts.close()?;
         let folder = self.folder;
-        let mut mappings: Vec<MappingRow> = Vec::with_capacity(self.mappings.len());
-        for (mut row, object) in self.mappings {
-            row.to_ns = object.and_then(|o| self.objects.rows().get(o)?.died_ns);
-            mappings.push(row);
-        }
-        for (site, frames) in self.stacks.names(&mappings) {
+        let mappings = mapping_rows(&self.objects, &self.mappings);
+        for (site, frames) in self.stacks.names(&self.mappings) {
             if let Some(row) = self.site_rows.get_mut((site.0 as usize).wrapping_sub(1)) {
                 row.label = frames.first().map(label).unwrap_or_default();
                 row.frames = frames;
@@ -429,7 +487,6 @@ impl<'a> Sink<'a> {
         write_table::<SymbolRow>(folder, &[])?;
         write_table::<SiteRow>(folder, &self.site_rows)?;
         write_table::<ObjectRow>(folder, self.objects.rows())?;
-        mappings.sort_by_key(|m| (m.pid, m.from_ns, m.address, m.bytes));
         write_table::<MappingRow>(folder, &mappings)?;
         let mut threads: Vec<ThreadRow> = self
             .threads
@@ -469,6 +526,30 @@ impl<'a> Sink<'a> {
     }
 }
 
+/// What became of mappings.
+fn mapping_rows(objects: &Objects, mappings: &[MappingRow]) -> Vec<MappingRow> {
+    let row = |(object, number): (&ObjectRow, u32)| {
+        let of = mappings.get(number as usize)?;
+        let is_file = of.path.starts_with('/') && !of.path.starts_with("//");
+        let behind = match is_file {
+            true => object.address.0.saturating_sub(of.address.0),
+            false => 0,
+        };
+        Some(MappingRow {
+            pid: object.pid,
+            address: object.address,
+            bytes: object.bytes,
+            offset: of.offset.wrapping_add(behind),
+            from_ns: object.born_ns,
+            to_ns: object.died_ns,
+            ..of.clone()
+        })
+    };
+    let mut rows: Vec<MappingRow> = objects.of_mappings().filter_map(row).collect();
+    rows.sort_by_key(|m| (m.pid, m.from_ns, m.address, m.bytes));
+    rows
+}
+
 /// A frame in one line.
 fn label(frame: &Frame) -> String {
     let place = match (&frame.file, frame.line) {
@@ -483,7 +564,10 @@ fn label(frame: &Frame) -> String {
         (Some(place), Some(function)) => format!("{place}, in {function}"),
         (Some(place), None) => place,
         (None, Some(function)) => function.clone(),
-        (None, None) => frame.address.to_string(),
+        (None, None) => frame
+            .offset
+            .and_then(|_| frame.in_module())
+            .unwrap_or_else(|| frame.address.to_string()),
     }
 }
 

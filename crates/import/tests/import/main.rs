@@ -10,5 +10,7 @@ mod common;
 mod detection;
 mod fuzzed;
 mod golden;
+mod mapped_then;
+mod perf_file;
 mod perf_forms;
 mod properties;
