@@ -176,7 +176,7 @@ fn tasks<R: BufRead + Seek>(
         ) {
             return Ok(());
         }
-        let trailer = events.first().trailer(body, events.big);
+        let trailer = events.of_record(body).trailer(body, events.big);
         let cut = || Trouble::byte(at, "a record is cut short");
         let task = task(events.big, kind, misc, body, &trailer).ok_or_else(cut)?;
         if let Some((time, task)) = task {

@@ -135,6 +135,22 @@ impl Attr {
         cursor.u64()
     }
 
+    /// The number of the event that wrote a record which is no sample: all events of a file have it in the same place, as
+    /// counted from the record's end.
+    pub fn id_of_record(&self, body: &[u8], big: bool) -> Option<u64> {
+        let behind = match () {
+            () if !self.has_trailer => return None,
+            () if self.has(sample_bit::IDENTIFIER) => 0,
+            () if self.has(sample_bit::ID) => {
+                let behind = [sample_bit::STREAM_ID, sample_bit::CPU];
+                behind.iter().filter(|b| self.has(**b)).count() * 8
+            }
+            () => return None,
+        };
+        let start = body.len().checked_sub(behind + 8)?;
+        Bytes::new(body.get(start..)?, big).u64()
+    }
+
     /// What stands at the end of a record that is no sample.
     pub fn trailer(&self, body: &[u8], big: bool) -> Trailer {
         if !self.has_trailer {

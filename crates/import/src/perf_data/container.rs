@@ -76,21 +76,24 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// The event whose form all records have that are no samples.
-    pub(super) fn first(&self) -> &Attr {
-        &self.attrs[0]
-    }
-
     /// The event that a sample belongs to.
     pub(super) fn of(&self, sample: &[u8]) -> &Attr {
-        let first = self.first();
-        let id = || first.id_of_sample(sample, self.big);
-        match self.attrs.len() {
-            1 => first,
-            _ => id()
-                .and_then(|id| self.by_id.get(&id))
-                .map_or(first, |position| &self.attrs[*position]),
+        self.named(|first| first.id_of_sample(sample, self.big))
+    }
+
+    /// The event that wrote a record which is no sample. What perf adds by itself has the number 0 and the form of the first.
+    pub(super) fn of_record(&self, record: &[u8]) -> &Attr {
+        self.named(|first| first.id_of_record(record, self.big))
+    }
+
+    fn named(&self, id: impl Fn(&Attr) -> Option<u64>) -> &Attr {
+        let first = &self.attrs[0];
+        if self.attrs.len() == 1 {
+            return first;
         }
+        id(first)
+            .and_then(|id| self.by_id.get(&id))
+            .map_or(first, |position| &self.attrs[*position])
     }
 
     fn add(&mut self, attr: Attr, ids: &[u8]) {

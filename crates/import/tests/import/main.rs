@@ -8,6 +8,7 @@
 
 mod common;
 mod detection;
+mod events;
 mod fuzzed;
 mod golden;
 mod mapped_then;
