@@ -120,6 +120,8 @@ pub(crate) fn read_moca(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), 
             first: None,
         });
     }
+    let end = by_end.last_key_value().map_or(0, |(end, _)| *end);
+    sink.cut(lines.is_cut(), Time(end));
     if by_end.is_empty() {
         return Err(Trouble::Nothing("it has no rows".to_owned()));
     }
@@ -213,6 +215,7 @@ pub(crate) fn read_tabarnac(input: impl BufRead, sink: &mut Sink<'_>) -> Result<
             *sum = sum.saturating_add(count);
         }
     }
+    sink.cut(lines.is_cut(), Time(position + 1));
     let rows = counts
         .into_iter()
         .map(|((page, thread), (reads, writes, first))| CountRow {
@@ -245,6 +248,7 @@ pub(crate) fn read_structs(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(
         let size = either(size).ok_or_else(|| bad("its size is no number"))?;
         object(text(name), start, size, None, sink);
     }
+    sink.cut(lines.is_cut(), Time(0));
     Ok(())
 }
 
@@ -274,6 +278,7 @@ pub(crate) fn read_stacks(input: impl BufRead, sink: &mut Sink<'_>) -> Result<()
             sink,
         );
     }
+    sink.cut(lines.is_cut(), Time(0));
     Ok(())
 }
 

@@ -166,6 +166,7 @@ pub(crate) fn read_text(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), 
         let (target, of, region) = fields(words).ok_or_else(bad)?;
         regions.add(time, target, of, region);
     }
+    sink.cut(lines.is_cut(), Time(0));
     if regions.is_empty() {
         return Err(Trouble::Nothing(
             "it has no event damon_aggregated".to_owned(),

@@ -4,7 +4,8 @@ use std::io::Read;
 
 use varve_model::ImportFormat;
 
-use crate::{counts, damon, iiswc22, lackey, mitos, perf_data, perf_line};
+use crate::lines::unmarked;
+use crate::{counts, damon, iiswc22, lackey, mitos, perf_data, perf_line, perf_script};
 
 /// What one file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +79,7 @@ fn by_content(head: &[u8]) -> Result<Content, String> {
     if perf_data::is_magic(head) {
         return Ok(Content::PerfData);
     }
-    // A zlib stream: the method, the window, and a checksum of the two.
-    if let [0x78, flags, ..] = head
-        && (0x7800 + u32::from(*flags)) % 31 == 0
-    {
-        let mut text = Vec::new();
-        // The head of a stream ends in the middle of it.
-        let _ = flate2::read::ZlibDecoder::new(head)
-            .take(HEAD as u64)
-            .read_to_end(&mut text);
+    if let Some(text) = unpacked(head) {
         return match is_damo(&text) {
             true => Ok(Content::DamonZlib),
             false => {
@@ -94,6 +87,10 @@ fn by_content(head: &[u8]) -> Result<Content, String> {
             }
         };
     }
+    if let Some(why) = packed(head) {
+        return Err(why);
+    }
+    let head = unmarked(head);
     if head.contains(&0) {
         return Err("it is binary, and does not begin like a perf.data".to_owned());
     }
@@ -104,6 +101,39 @@ fn by_content(head: &[u8]) -> Result<Content, String> {
         };
     }
     by_lines(head)
+}
+
+/// What the head of a zlib stream becomes; none where there is no such stream. A text that begins with `x` may have its first two
+/// bytes, the method, the window, and a checksum of the two.
+fn unpacked(head: &[u8]) -> Option<Vec<u8>> {
+    let [0x78, flags, ..] = head else { return None };
+    if !(0x7800 + u32::from(*flags)).is_multiple_of(31) {
+        return None;
+    }
+    let mut text = Vec::new();
+    // The head of a stream ends in the middle of it.
+    let _ = flate2::read::ZlibDecoder::new(head)
+        .take(HEAD as u64)
+        .read_to_end(&mut text);
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// What a file is that has to be made a text or a `perf.data` first.
+fn packed(head: &[u8]) -> Option<String> {
+    const PACKED: [(&[u8], &str, &str); 4] = [
+        (b"\x1f\x8b", "gzip", "gunzip"),
+        (b"\xfd7zXZ\0", "xz", "unxz"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+        (b"BZh", "bzip2", "bunzip2"),
+    ];
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        let why = "it is a text in UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`";
+        return Some(why.to_owned());
+    }
+    let (_, name, tool) = PACKED.iter().find(|(magic, ..)| head.starts_with(magic))?;
+    Some(format!(
+        "it is compressed with {name}: unpack it with `{tool}`"
+    ))
 }
 
 /// A list whose first record has what damo writes.
@@ -154,20 +184,25 @@ fn by_lines(head: &[u8]) -> Result<Content, String> {
     if accesses > 0 && accesses + theirs >= lines.len().div_ceil(2) {
         return Ok(Content::Lackey);
     }
-    let mut records = lines.iter().filter(|line| !line.starts_with(b"#"));
-    if records.next().is_some_and(|line| is_perf_script(line)) {
-        return Ok(Content::PerfScript);
+    let is_record = |line: &&&[u8]| !line.starts_with(b"#") && !perf_script::is_notice(line);
+    if let Some(record) = lines.iter().find(is_record) {
+        if is_perf_script(record) {
+            return Ok(Content::PerfScript);
+        }
+        if perf_line::is_timeless(record) {
+            return Err(TIMELESS.to_owned());
+        }
     }
     let start = String::from_utf8_lossy(&first[..first.len().min(60)]).into_owned();
     Err(format!("it begins with {start:?}"))
 }
 
+const TIMELESS: &str = "it looks like the text of `perf script`, without times: print them with `perf script -F +time`";
+
 /// A line with a time, and a record or an event behind it.
 fn is_perf_script(line: &[u8]) -> bool {
     perf_line::head(line).is_some_and(|head| {
         head.rest.starts_with(b"PERF_RECORD_")
-            || perf_line::body(head.rest).is_ok_and(|body| {
-                !body.event.is_empty() || body.address.is_some() || body.ip.is_some()
-            })
+            || !matches!(perf_line::body(head.rest), Err(perf_line::NO_EVENT))
     })
 }

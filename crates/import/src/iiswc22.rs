@@ -40,13 +40,19 @@ pub(crate) fn is_event(line: &[u8]) -> bool {
 }
 
 /// Reads mappings, or their ends, or both, as they come.
-pub(crate) fn read_events(input: impl BufRead, events: &mut Vec<Event>) -> Result<(), Trouble> {
+pub(crate) fn read_events(
+    input: impl BufRead,
+    events: &mut Vec<Event>,
+    sink: &mut Sink<'_>,
+) -> Result<(), Trouble> {
     let mut lines = Lines::new(input);
     while let Some((number, line)) = lines.next()? {
         if !line.trim_ascii().is_empty() {
             events.push(event(line).map_err(|message| Trouble::line(number, message))?);
         }
     }
+    let last = events.last().map_or(0, |event| event.at);
+    sink.cut(lines.is_cut(), Time(last));
     Ok(())
 }
 
@@ -122,12 +128,15 @@ fn stack(text: &[u8]) -> Vec<u64> {
 
 pub(crate) fn read_accesses(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     let mut lines = Lines::new(input);
+    let mut last = Time(0);
     while let Some((number, line)) = lines.next()? {
         if !line.trim_ascii().is_empty() {
             let row = access(line).map_err(|message| Trouble::line(number, message))?;
+            last = row.time_ns;
             sink.sample(row)?;
         }
     }
+    sink.cut(lines.is_cut(), last);
     Ok(())
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn line(line: &[u8]) -> Result<Line, &'static str> {
         [b' ', kind @ (b'L' | b'S' | b'M'), b' ', rest @ ..] => (*kind, rest),
         _ => return Ok(Line::Other),
     };
+    let rest = rest.trim_ascii_end();
     let comma = memchr::memchr(b',', rest).ok_or("it has an address without a size")?;
     let address = hexadecimal(&rest[..comma]).ok_or("its address is not hexadecimal")?;
     let bytes = decimal(&rest[comma + 1..]).filter(|b| (1..=4096).contains(b));
@@ -88,6 +89,7 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
             began = now;
         }
     }
+    sink.cut(lines.is_cut(), Time(now));
     if now == 0 {
         let why = "it has no lines of `--trace-mem=yes`";
         return Err(Trouble::Nothing(why.to_owned()));

@@ -16,9 +16,11 @@ mod mitos;
 mod numbers;
 mod objects;
 mod pages;
+mod perf_code;
 mod perf_data;
 mod perf_line;
 mod perf_script;
+mod perf_symbol;
 mod sink;
 mod stacks;
 mod tracepoint;
@@ -198,7 +200,7 @@ fn read_all(
             parts.push((path.clone(), part));
         }
         match file.content {
-            Content::Iiswc22Events => iiswc22::read_events(input, &mut events),
+            Content::Iiswc22Events => iiswc22::read_events(input, &mut events, &mut sink),
             content => read(content, input, parts, &mut sink),
         }
         .map_err(of)?;

@@ -7,12 +7,20 @@ use crate::error::Trouble;
 /// The longest line that any of the formats has a use for.
 const MAX_LENGTH: u64 = 1 << 20;
 
-/// A text that is read line by line.
+/// What editors of another system put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A text without a byte order mark.
+pub(crate) fn unmarked(text: &[u8]) -> &[u8] {
+    text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
+}
+
+/// A text that is read line by line. A last line without a break is left out: of a tool that ends each line with one, it may be any
+/// part of a line, and half an address looks like an address.
 pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
-    /// The last line had no break.
     is_cut: bool,
 }
 
@@ -32,32 +40,29 @@ impl<R: BufRead> Lines<R> {
         let read = (&mut self.input)
             .take(MAX_LENGTH)
             .read_until(b'\n', &mut self.line)?;
-        if read == 0 {
-            return Ok(None);
-        }
         self.number += 1;
-        if self.line.last() == Some(&b'\n') {
-            self.line.pop();
-            if self.line.last() == Some(&b'\r') {
-                self.line.pop();
+        let whole = self.line.strip_suffix(b"\n");
+        match whole {
+            Some(whole) => {
+                let whole = whole.strip_suffix(b"\r").unwrap_or(whole);
+                let line = match self.number {
+                    1 => unmarked(whole),
+                    _ => whole,
+                };
+                Ok(Some((self.number, line)))
             }
-        } else if read as u64 == MAX_LENGTH {
-            let message = format!("it is longer than {MAX_LENGTH} bytes");
-            return Err(Trouble::line(self.number, message));
-        } else {
-            self.is_cut = true;
+            None if read as u64 == MAX_LENGTH => {
+                let message = format!("it is longer than {MAX_LENGTH} bytes");
+                Err(Trouble::line(self.number, message))
+            }
+            None => {
+                self.is_cut |= read > 0;
+                Ok(None)
+            }
         }
-        Ok(Some((self.number, &self.line)))
     }
 
-    /// The same without a last line that has no break: of a tool that ends each line with one, it may be any part of a line,
-    /// and half an address looks like an address.
-    pub(crate) fn next_whole(&mut self) -> Result<Option<(u64, &[u8])>, Trouble> {
-        let is_end = self.next()?.is_none();
-        Ok((!is_end && !self.is_cut).then_some((self.number, &self.line)))
-    }
-
-    /// Whether [`Lines::next_whole`] left something out.
+    /// Whether a line was left out.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }

@@ -40,7 +40,14 @@ pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Wr
     if let [name] = names[..] {
         manifest.target.command = vec![name.clone()];
     }
+    let cut = written.losses.get(CUT_LINE);
     let what = match format {
+        ImportFormat::Lackey if cut.is_some() => {
+            "Imported: the accesses that Valgrind saw and that the text has. Accesses by the kernel are not there, nor is time."
+        }
+        ImportFormat::Tabarnac if cut.is_some() => {
+            "Imported: the accesses that TABARNAC counted and that the text has, by page and thread. Accesses by the kernel are not there, nor is time."
+        }
         ImportFormat::Lackey => {
             "Imported: every access that Valgrind saw is there. Accesses by the kernel are not, nor is time."
         }
@@ -56,7 +63,7 @@ pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Wr
         _ => "Imported: samples. Most accesses are not among them.",
     };
     manifest.completeness.statement = what.to_owned();
-    if let Some(&files) = written.losses.get(CUT_LINE) {
+    if let Some(&files) = cut {
         manifest.completeness.statement += match files {
             1 => " The text ends within a line: it was cut, and what followed is missing.",
             _ => " Several texts end within a line: they were cut, and what followed is missing.",

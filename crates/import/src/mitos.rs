@@ -60,7 +60,7 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
         objects: HashMap::new(),
         sites: HashMap::new(),
     };
-    let mut samples = 0u64;
+    let (mut samples, mut last) = (0u64, Time(0));
     while let Some((number, line)) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;
@@ -73,9 +73,11 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
         let sample = reader
             .row(&fields, sink)
             .map_err(|m| Trouble::line(number, m))?;
+        last = sample.time_ns;
         sink.sample(sample)?;
         samples += 1;
     }
+    sink.cut(lines.is_cut(), last);
     match samples {
         0 => Err(Trouble::Nothing(
             "it has names of columns and no rows".to_owned(),

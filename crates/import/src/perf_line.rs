@@ -1,9 +1,13 @@
 //! One line of `perf script`, taken apart.
 //!
-//! perf prints the fields that `-F` names in an order of its own: `comm pid/tid [cpu] time: period event: address data-source
-//! weight ip symbol (module)`, whatever order they are named in. Each may be missing.
+//! perf prints the fields that `-F` names in an order of its own, whatever order they are named in (`process_event` of
+//! `tools/perf/builtin-script.c`): `comm pid/tid [cpu] misc day clock time: period event: address data-source weight latencies cgroup ip
+//! symbol (module) registers branches instructions physical-address page-sizes`. Each may be missing. Numbers stand in columns of
+//! 16 signs, instructions with a blank before: that distinguishes a number from a symbol that looks like one, and an address from an
+//! instruction. What a tracepoint prints of itself is text.
 
 use crate::numbers::{decimal, hexadecimal, seconds};
+use crate::perf_symbol::Symbolized;
 
 /// What stands before an event's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +22,7 @@ pub(crate) struct Head<'a> {
 }
 
 /// Words with the places where they begin.
-fn words(line: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let start = at + line[at..].iter().position(|b| !b.is_ascii_whitespace())?;
@@ -40,38 +44,43 @@ fn time(word: &[u8]) -> Option<u64> {
     }
 }
 
+/// The most words that stand between a name and the time: thread, CPU, mode, day, clock.
+const BEFORE_TIME: usize = 5;
+
 /// Takes a line's beginning apart; none where it has no time.
 pub(crate) fn head(line: &[u8]) -> Option<Head<'_>> {
-    let (mut before, mut last) = ((0, &line[..0]), (0, &line[..0]));
+    // The nearest to the time first.
+    let mut last = [(0, &line[..0]); BEFORE_TIME];
     for (at, word) in words(line) {
         let Some(time) = time(word) else {
-            (before, last) = (last, (at, word));
+            last.rotate_right(1);
+            last[0] = (at, word);
             continue;
         };
-        let mut head = Head {
-            command: b"",
-            pid: None,
-            tid: None,
-            cpu: None,
+        let mut near = &last[..];
+        if is_day(near[1].1) && is_clock(near[0].1) {
+            near = &near[2..];
+        }
+        if is_mode(near[0].1) && (cpu(near[1].1).is_some() || task(near[1].1).is_some()) {
+            near = &near[1..];
+        }
+        let cpu = cpu(near[0].1);
+        if cpu.is_some() {
+            near = &near[1..];
+        }
+        let (at_task, id) = near[0];
+        let (end, (pid, tid)) = match task(id) {
+            Some(numbers) => (at_task, numbers),
+            None => (at_task + id.len(), (None, None)),
+        };
+        return Some(Head {
+            command: line[..end].trim_ascii(),
+            pid,
+            tid,
+            cpu,
             time,
             rest: line[at + word.len()..].trim_ascii(),
-        };
-        let mut id = last;
-        if let Some(cpu) = last.1.strip_prefix(b"[").and_then(|w| w.strip_suffix(b"]")) {
-            head.cpu = number(cpu);
-            id = before;
-        }
-        match memchr::memchr(b'/', id.1) {
-            Some(slash) => {
-                head.pid = number(&id.1[..slash]);
-                head.tid = number(&id.1[slash + 1..]);
-            }
-            None => head.tid = number(id.1),
-        }
-        let is_id = head.pid.is_some() || head.tid.is_some();
-        let end = if is_id { id.0 } else { id.0 + id.1.len() };
-        head.command = line[..end.min(line.len())].trim_ascii();
-        return Some(head);
+        });
     }
     None
 }
@@ -80,36 +89,44 @@ fn number(digits: &[u8]) -> Option<u32> {
     u32::try_from(decimal(digits)?).ok()
 }
 
-/// An instruction, or an address, with the symbol and the module that perf found for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Symbolized<'a> {
-    pub(crate) address: u64,
-    /// `symbol+0x1f (module)`; empty where perf printed none.
-    pub(crate) symbol: &'a [u8],
+/// `[003]`.
+fn cpu(word: &[u8]) -> Option<u32> {
+    number(word.strip_prefix(b"[")?.strip_suffix(b"]")?)
 }
 
-impl<'a> Symbolized<'a> {
-    /// The function, without the offset in it, and the module.
-    pub(crate) fn names(&self) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
-        let known = |name: &&[u8]| !name.is_empty() && *name != b"[unknown]" && *name != b"inlined";
-        let open = memchr::memmem::rfind(self.symbol, b" (");
-        let (name, module) = match (open, self.symbol.strip_suffix(b")")) {
-            (Some(open), Some(inner)) if open + 2 <= inner.len() => {
-                (&self.symbol[..open], &inner[open + 2..])
-            }
-            _ => match self
-                .symbol
-                .strip_prefix(b"(")
-                .and_then(|s| s.strip_suffix(b")"))
-            {
-                Some(module) => (&b""[..], module),
-                None => (self.symbol, &b""[..]),
-            },
-        };
-        let plus = memchr::memmem::rfind(name, b"+0x");
-        let name = name[..plus.unwrap_or(name.len())].trim_ascii();
-        (Some(name).filter(known), Some(module).filter(known))
+/// Process and thread, or the thread alone; perf prints -1 where it does not know one.
+fn task(word: &[u8]) -> Option<(Option<u32>, Option<u32>)> {
+    let id = |digits: &[u8]| match digits {
+        b"-1" => Some(None),
+        digits => number(digits).map(Some),
+    };
+    match memchr::memchr(b'/', word) {
+        Some(slash) => Some((id(&word[..slash])?, id(&word[slash + 1..])?)),
+        None => Some((None, id(word)?)),
     }
+}
+
+/// What `-F +misc` prints: the mode of the CPU, and flags of records.
+fn is_mode(word: &[u8]) -> bool {
+    !word.is_empty() && word.len() <= 6 && word.iter().all(|b| b"KUHGgMESp".contains(b))
+}
+
+/// `2026-03-04`, of `-F +tod`.
+fn is_day(word: &[u8]) -> bool {
+    word.len() == 10 && is_pattern(word, b"0000-00-00")
+}
+
+/// `05:06:07.000001`.
+fn is_clock(word: &[u8]) -> bool {
+    word.len() >= 8 && is_pattern(&word[..8], b"00:00:00")
+}
+
+fn is_pattern(word: &[u8], pattern: &[u8]) -> bool {
+    let mut pairs = word.iter().zip(pattern);
+    pairs.all(|(byte, pattern)| match pattern {
+        b'0' => byte.is_ascii_digit(),
+        sign => byte == sign,
+    })
 }
 
 /// What stands behind an event's name.
@@ -121,155 +138,223 @@ pub(crate) struct Body<'a> {
     pub(crate) data_source: &'a [u8],
     pub(crate) weight: Option<u64>,
     pub(crate) ip: Option<Symbolized<'a>>,
+    /// What the only number behind a data source looks like, where no symbol says what it is: a weight is decimal, a physical
+    /// address hexadecimal.
+    pub(crate) alone: Option<Alone>,
 }
 
-/// The most numbers that perf prints in a line.
-const NUMBERS: usize = 8;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alone {
+    Decimal,
+    Hexadecimal,
+}
 
-/// Numbers, each perhaps with a symbol behind it.
+const NOT_ALIGNED: &str = "its numbers do not stand in columns as `perf script` prints them, so that a number and a symbol cannot be \
+     distinguished; import the text as it was printed";
+pub(crate) const AMBIGUOUS: &str = "its numbers may be of several fields; print it with `perf script -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,symoff,dso`";
+pub(crate) const NO_EVENT: &str = "it has no event; print one with `perf script -F +event`";
+
+/// The most numbers of a line that have a meaning.
+const NUMBERS: usize = 8;
+/// The columns of numbers; instructions have a blank before theirs.
+const COLUMN: usize = 16;
+const COLUMN_OF_IP: usize = 17;
+
+/// A number, and the text behind it.
+#[derive(Clone, Copy, Default)]
+struct Place<'a> {
+    digits: &'a [u8],
+    /// With the blanks before it.
+    width: usize,
+    text: &'a [u8],
+}
+
+impl<'a> Place<'a> {
+    fn symbolized(&self) -> Option<Symbolized<'a>> {
+        Some(Symbolized {
+            address: hexadecimal(self.digits)?,
+            symbol: self.text,
+        })
+    }
+
+    /// Whether what follows may be a symbol or the next number.
+    fn is_unclear(&self) -> bool {
+        let next = words(self.text).next();
+        self.width < COLUMN && next.is_some_and(|(_, word)| hexadecimal(word).is_some())
+    }
+}
+
+/// The numbers of a text in their columns. The first word may have any width, as its column may begin before the text.
 #[derive(Default)]
-struct Numbers<'a> {
-    list: [(&'a [u8], &'a [u8]); NUMBERS],
+struct Places<'a> {
+    list: [Place<'a>; NUMBERS],
     count: usize,
 }
 
-impl<'a> Numbers<'a> {
-    fn of(text: &'a [u8]) -> Numbers<'a> {
-        let mut found = Numbers::default();
-        // Where a symbol began, while its module has not ended it.
-        let mut symbol: Option<usize> = None;
-        let mut list = words(text).peekable();
-        while let Some((at, word)) = list.next() {
-            let is_number = is_address(word);
-            if symbol.is_none() && is_number {
+impl<'a> Places<'a> {
+    fn of(text: &'a [u8]) -> Result<Places<'a>, &'static str> {
+        let mut found = Places::default();
+        let (mut before, mut start) = (0, 0);
+        for (at, word) in words(text) {
+            let width = at + word.len() - before;
+            let is_column = before == 0 || width >= COLUMN;
+            before = at + word.len();
+            if is_column && hexadecimal(word).is_some() && !word.starts_with(b"0x") {
                 if found.count == NUMBERS {
                     break;
                 }
-                found.list[found.count].0 = word;
+                found.list[found.count] = Place {
+                    digits: word,
+                    width,
+                    text: b"",
+                };
                 found.count += 1;
-                continue;
-            }
-            let start = *symbol.get_or_insert(at);
-            let ends = list.peek().is_none_or(|next| is_address(next.1)) && word.ends_with(b")");
-            if (ends || list.peek().is_none()) && found.count > 0 {
-                found.list[found.count - 1].1 = &text[start..at + word.len()];
-                symbol = None;
+                start = before;
+            } else if let Some(last) = found.count.checked_sub(1) {
+                found.list[last].text = text[start..before].trim_ascii_start();
             }
         }
-        found
+        match found.all().iter().any(Place::is_unclear) {
+            true => Err(NOT_ALIGNED),
+            false => Ok(found),
+        }
     }
 
-    fn all(&self) -> &[(&'a [u8], &'a [u8])] {
+    fn all(&self) -> &[Place<'a>] {
         &self.list[..self.count]
     }
 }
 
-/// A number in either base; short words of letters alone are names.
-fn is_address(word: &[u8]) -> bool {
-    let has_digit = word.iter().any(u8::is_ascii_digit);
-    word.len() <= 18 && (has_digit || word.len() >= 8) && hexadecimal(word).is_some()
-}
-
-fn symbolized<'a>((digits, symbol): &(&'a [u8], &'a [u8])) -> Option<Symbolized<'a>> {
-    Some(Symbolized {
-        address: hexadecimal(digits)?,
-        symbol,
-    })
-}
-
-/// Takes what follows the time apart. The message says what is wrong.
-pub(crate) fn body(rest: &[u8]) -> Result<Body<'_>, &'static str> {
-    let mut body = Body::default();
-    let mut rest = rest;
-    // The event is the first word that ends with a colon; at most a period stands before it.
+/// The event, which is the first word that ends with a colon: at most a period stands before it.
+fn event(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     for (position, (at, word)) in words(rest).take(2).enumerate() {
         if let Some(event) = word.strip_suffix(b":") {
-            body.event = event;
-            rest = &rest[at + word.len()..];
-            break;
+            return Some((event, &rest[at + word.len()..]));
         }
         if position == 0 && decimal(word).is_none() {
             break;
         }
     }
-    let Some(bar) = memchr::memchr(b'|', rest) else {
-        return plain(body, rest);
-    };
-    let before = Numbers::of(&rest[..bar]);
-    // The last number is the data source itself; of those before it, the last is the address.
-    match before.all() {
-        [] | [_] => (),
-        [.., address, _] => body.address = hexadecimal(address.0),
+    None
+}
+
+/// `system:name`, which prints text of its own; `cycles:u`, `cpu/mem-loads/P` and `mem:0x7f00:rw` do not.
+fn is_tracepoint(event: &[u8]) -> bool {
+    const MODIFIERS: &[u8] = b"ukhGHpPSDIWebRX";
+    if event.contains(&b'/') || event.starts_with(b"mem:0x") {
+        return false;
     }
-    let end = bar + words_of_source(&rest[bar..]);
-    body.data_source = rest[bar..end].trim_ascii();
-    let after = Numbers::of(&rest[end..]);
+    let name = event.split(|b| *b == b':').nth(1).unwrap_or_default();
+    !name.iter().all(|letter| MODIFIERS.contains(letter))
+}
+
+/// Takes what follows the time apart. The message says what is wrong.
+pub(crate) fn body(rest: &[u8]) -> Result<Body<'_>, &'static str> {
+    let (event, fields) = event(rest).ok_or(NO_EVENT)?;
+    let body = Body {
+        event,
+        ..Body::default()
+    };
+    if is_tracepoint(event) {
+        return Ok(body);
+    }
+    // Of a branch, where it is and where it goes; the second is no access.
+    if let Some(arrow) = memchr::memmem::find(fields, b" => ") {
+        let from = Places::of(&fields[..arrow])?;
+        let ip = from.all().last().and_then(Place::symbolized);
+        return Ok(Body { ip, ..body });
+    }
+    match memchr::memmem::find(fields, b"|OP ") {
+        Some(bar) => with_source(body, fields, bar),
+        None => plain(body, fields),
+    }
+}
+
+fn with_source<'a>(
+    mut body: Body<'a>,
+    fields: &'a [u8],
+    bar: usize,
+) -> Result<Body<'a>, &'static str> {
+    // The last word is the data source itself; before it stands the address, perhaps with a symbol.
+    let mut before = words(&fields[..bar]).map(|(_, word)| word);
+    body.address = match (before.next(), before.next()) {
+        (Some(address), Some(_)) => Some(hexadecimal(address).ok_or(AMBIGUOUS)?),
+        _ => None,
+    };
+    let end = bar + words_of_source(&fields[bar..]);
+    body.data_source = fields[bar..end].trim_ascii();
+    let after = Places::of(&fields[end..])?;
     match after.all() {
         [] => (),
-        [only] if only.1.is_empty() && decimal(only.0).is_some() => body.weight = decimal(only.0),
-        [only] => body.ip = symbolized(only),
-        [weight, .., ip] => {
-            body.weight = decimal(weight.0);
-            // The last that has a symbol; physical addresses may follow it.
-            let with_symbol = after.all().iter().rfind(|n| !n.1.is_empty());
-            body.ip = match (with_symbol, after.count) {
-                (Some(ip), _) => symbolized(ip),
-                (None, 2) => symbolized(ip),
-                (None, _) => symbolized(&after.all()[1]),
-            };
+        [only] if only.text.is_empty() => {
+            body.weight = decimal(only.digits).filter(|w| *w <= u64::from(u32::MAX));
+            body.alone = Some(match body.weight {
+                Some(_) => Alone::Decimal,
+                None => Alone::Hexadecimal,
+            });
+        }
+        // Behind an instruction stand physical addresses.
+        [ip, ..] if !ip.text.is_empty() => body.ip = ip.symbolized(),
+        [weight, rest @ ..] => {
+            body.weight = Some(decimal(weight.digits).ok_or(AMBIGUOUS)?);
+            body.ip = instruction(rest).and_then(Place::symbolized);
         }
     }
     Ok(body)
 }
 
 /// Without a data source: address, weight, instruction.
-fn plain<'a>(mut body: Body<'a>, rest: &'a [u8]) -> Result<Body<'a>, &'static str> {
-    let numbers = Numbers::of(rest);
-    let list = numbers.all();
-    if list.is_empty() && !rest.trim_ascii().is_empty() && body.event.is_empty() {
-        return Err("it is neither a sample nor a record that perf script prints");
-    }
-    let ip = list.iter().rposition(|n| !n.1.is_empty());
-    match (list, ip) {
-        ([], _) => (),
-        ([only], Some(0)) => body.ip = symbolized(only),
-        ([only], _) => body.address = hexadecimal(only.0),
-        ([address, .., last], None) => {
-            body.address = hexadecimal(address.0);
-            body.weight = decimal(last.0);
-        }
-        // An address with a symbol, and a weight behind it; the call chain follows in lines of its own.
-        ([address, rest @ ..], Some(0)) => {
-            body.address = hexadecimal(address.0);
-            body.weight = rest.first().and_then(|n| decimal(n.0));
-        }
-        ([address, .., _], Some(ip)) => {
-            body.address = hexadecimal(address.0);
-            body.ip = symbolized(&list[ip]);
-            if ip > 1 {
-                body.weight = decimal(list[1].0);
-            }
+fn plain<'a>(mut body: Body<'a>, fields: &'a [u8]) -> Result<Body<'a>, &'static str> {
+    let places = Places::of(fields)?;
+    match places.all() {
+        [] => (),
+        // An instruction has a blank more before it than an address.
+        [first, ..] if first.width > COLUMN_OF_IP => body.ip = first.symbolized(),
+        [only] if !only.text.is_empty() && only.width < COLUMN => body.ip = only.symbolized(),
+        [address, rest @ ..] => {
+            body.address = hexadecimal(address.digits);
+            let ip = instruction(rest);
+            body.ip = ip.and_then(Place::symbolized);
+            // Without an instruction behind it a number may be a weight as well as a physical address.
+            let first = rest
+                .first()
+                .filter(|first| ip.is_some() && first.width == COLUMN);
+            body.weight = first.and_then(|weight| decimal(weight.digits));
         }
     }
     Ok(body)
 }
 
-/// How far perf's words for the data source reach: the last part, `LCK No` or `BLK N/A`, ends where its words do.
+/// The instruction among numbers of which the first are weights.
+fn instruction<'b, 'a>(rest: &'b [Place<'a>]) -> Option<&'b Place<'a>> {
+    let by_column = rest.iter().find(|place| place.width >= COLUMN_OF_IP);
+    by_column.or_else(|| rest.iter().find(|place| !place.text.is_empty()))
+}
+
+/// How far perf's words for the data source reach: the last part, `LCK No` or `BLK  N/A`, ends where its values do.
 fn words_of_source(text: &[u8]) -> usize {
     let last = memchr::memrchr(b'|', text).unwrap_or(0);
-    let mut end = text.len();
+    let mut end = last;
     for (position, (at, word)) in words(&text[last + 1..]).enumerate() {
-        let is_value = matches!(word, b"N/A" | b"No" | b"Yes" | b"Data" | b"Addr" | b"or");
-        if position > 0 && !is_value && is_decimal_or_address(word) {
-            end = last + 1 + at;
+        let is_value = matches!(word, b"N/A" | b"No" | b"Yes" | b"Data" | b"Addr");
+        if position > 0 && !is_value {
             break;
         }
+        end = last + 1 + at + word.len();
     }
     end
 }
 
-fn is_decimal_or_address(word: &[u8]) -> bool {
-    decimal(word).is_some() || is_address(word)
+/// Whether a line is a sample without a time.
+pub(crate) fn is_timeless(line: &[u8]) -> bool {
+    let mut events = words(line).filter(|(_, word)| word.ends_with(b":"));
+    head(line).is_none()
+        && events.any(|(at, _)| {
+            body(&line[at..]).is_ok_and(|body| {
+                let has_module = |ip: Symbolized<'_>| ip.names().module.is_some();
+                body.ip.is_some_and(has_module) || !body.data_source.is_empty()
+            })
+        })
 }
 
 /// A line of a call chain: `ADDRESS symbol+0x1f (module)`.
@@ -321,6 +406,25 @@ mod tests {
             head_of(b"a -1/0 15679.442707: x:"),
             ("a".into(), None, Some(0), None, time)
         );
+        assert_eq!(
+            head_of(b"a -1 15679.442707: x:"),
+            ("a".into(), None, None, None, time)
+        );
+        // `-F +misc,+tod`.
+        let whole = ("[ET_NET 0]".into(), Some(77), Some(78), Some(1), time);
+        for line in [
+            &b"[ET_NET 0] 77/78 [001] 15679.442707: x:"[..],
+            b"[ET_NET 0] 77/78 [001] KUH    15679.442707: x:",
+            b"[ET_NET 0] 77/78 [001] 2026-03-04 05:06:07.000001 15679.442707: x:",
+            b"[ET_NET 0] 77/78 [001] U 2026-03-04 05:06:07.000001 15679.442707: x:",
+        ] {
+            assert_eq!(head_of(line), whole);
+        }
+        // Without a thread before it, the mode is a name.
+        assert_eq!(
+            head_of(b"U 15679.442707: x:"),
+            ("U".into(), None, None, None, time)
+        );
         assert_eq!(head(b"no time here: 12.3:"), None);
         assert_eq!(head(b""), None);
     }
@@ -356,7 +460,7 @@ mod tests {
         let line = b"a 1 1.000000: 1 page-faults: 561c0a2c61e0 ffffffff81752b6a elf_load+0x28a ([kernel.kallsyms])";
         assert_eq!(of(line), (Some(0x561c_0a2c_61e0), None, ip, load));
         // A function whose name has blanks, and a physical address at the end.
-        let line = b"a 1 1.000000: mem: 7f0000001000 5080021 |OP LOAD|LVL L1 hit|SNP None|TLB L1 hit|LCK No 12 401136 f(int, std::pair<int, char>)+0x4 (/bin/x y) 1234567000";
+        let line = b"a 1 1.000000: mem:     7f0000001000          5080021 |OP LOAD|LVL L1 hit|SNP None|TLB L1 hit|LCK No              12           401136 f(int, std::pair<int, char>)+0x4 (/bin/x y)       123456700 4K";
         assert_eq!(
             of(line),
             (
@@ -368,6 +472,10 @@ mod tests {
         );
         // Nothing but an instruction; nothing but a weight.
         assert_eq!(
+            of(b"a 1 1.000000: cpu-clock:            401136 main+0x6 (/bin/x)"),
+            (None, None, Some(0x40_1136), "main+0x6 (/bin/x)".into())
+        );
+        assert_eq!(
             of(b"a 1 1.000000: cpu-clock:  401136 main+0x6 (/bin/x)"),
             (None, None, Some(0x40_1136), "main+0x6 (/bin/x)".into())
         );
@@ -375,23 +483,52 @@ mod tests {
             of(b"a 1 1.000000: mem: 7f0000001000 5080021 |OP LOAD|LVL L1 hit|LCK No 12"),
             (Some(0x7f00_0000_1000), Some(12), None, String::new())
         );
+        // An address with its symbol, of which the call chain follows.
+        assert_eq!(
+            of(b"a 1 1.000000: page-faults:     7f0000001000 grid+0x10 (/bin/x)"),
+            (Some(0x7f00_0000_1000), None, None, String::new())
+        );
+        // A number alone behind an address may be a weight or a physical address.
+        assert_eq!(
+            of(b"a 1 1.000000: page-faults:     7f0000001000       123456700"),
+            (Some(0x7f00_0000_1000), None, None, String::new())
+        );
     }
 
     #[test]
-    fn names_are_found_in_symbols() {
-        let names = |symbol: &'static [u8]| {
-            let (name, module) = Symbolized { address: 0, symbol }.names();
-            let text = |n: Option<&[u8]>| n.map(|n| String::from_utf8_lossy(n).into_owned());
-            (text(name), text(module))
-        };
-        let some = |s: &str| Some(s.to_owned());
+    fn what_is_ambiguous_is_refused() {
+        let why = |line: &'static [u8]| body(head(line).unwrap().rest).unwrap_err();
+        // Blanks that were squeezed: an instruction and a symbol, or a weight and an instruction.
+        assert_eq!(why(b"a 1 1.000000: x: 401136 fade2 (/bin/x)"), NOT_ALIGNED);
         assert_eq!(
-            names(b"f(int)+0x4 (/bin/x)"),
-            (some("f(int)"), some("/bin/x"))
+            why(b"a 1 1.000000: mem: 7f0000001000 5080021 |OP LOAD|LCK No 12 401136 f (/bin/x)"),
+            NOT_ALIGNED
         );
-        assert_eq!(names(b"[unknown] ([unknown])"), (None, None));
-        assert_eq!(names(b"(/bin/x)"), (None, some("/bin/x")));
-        assert_eq!(names(b"main"), (some("main"), None));
-        assert_eq!(names(b""), (None, None));
+        // Numbers behind a data source of which the first is no weight.
+        assert_eq!(
+            why(b"a 1 1.000000: mem: 7f0000001000 5080021 |OP LOAD|LCK No           401abc       123456700"),
+            AMBIGUOUS
+        );
+        assert_eq!(why(b"a 1 1.000000:   401136 main (/bin/x)"), NO_EVENT);
+    }
+
+    #[test]
+    fn the_text_of_tracepoints_is_theirs() {
+        for line in [
+            &b"a 1 1.000000: syscalls:sys_exit_mmap: 0x7e0000002000"[..],
+            b"a 1 1.000000: 1 lock:lock_acquire: 0xffff888000001230 read &mm->mmap_sem",
+            b"a 1 1.000000: kmem:kfree:     7e0000002000           401abc f (/bin/x)",
+        ] {
+            let body = body(head(line).unwrap().rest).unwrap();
+            assert_eq!((body.address, body.ip), (None, None));
+        }
+        for event in [
+            "cycles:u",
+            "cpu/mem-loads,ldlat=30/P",
+            "mem:0x7f00:rw",
+            "r1a8",
+        ] {
+            assert!(!is_tracepoint(event.as_bytes()), "{event}");
+        }
     }
 }

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use varve_model::{Address, Cpu, Pid, SampleSource, SiteId, Tid, Time};
-use varve_trace::tables::{MappingRow, SampleRow};
+use varve_trace::tables::{Frame, MappingRow, SampleRow};
 
 use crate::error::Trouble;
 use crate::lines::{Lines, text};
 use crate::numbers::{decimal, hexadecimal};
-use crate::perf_line::{Symbolized, body, chain_frame, head};
-use crate::sink::{CUT_LINE, Sink, frame, plain_mapping, sample};
+use crate::perf_code::{Maps, Placed};
+use crate::perf_line::{AMBIGUOUS, Alone, Body, Head, body, chain_frame, head};
+use crate::perf_symbol::Symbolized;
+use crate::sink::{Sink, plain_mapping, sample};
 use varve_perf::DataSource;
 
 /// Call stacks that are remembered by their text.
@@ -24,14 +26,30 @@ struct Reader<'a, 'b> {
     /// The only process with mappings, while there is only one.
     only: Option<u32>,
     several: bool,
-    /// A sample whose call chain follows in lines of its own.
-    waiting: Option<SampleRow>,
+    /// Where code is mapped, as far as the text says.
+    maps: Maps,
+    /// A sample whose call chain may follow in lines of its own, and whether an address was printed, be it 0.
+    waiting: Option<(SampleRow, bool)>,
+    /// Lines that belong to the one before may follow.
+    open: Open,
+    /// What the only number behind a data source was before.
+    alone: Option<Alone>,
     /// The text of that chain.
     chain: Vec<u8>,
     sites: HashMap<Vec<u8>, SiteId>,
+    seen: u64,
     samples: u64,
     /// When the record before was.
     last: Time,
+}
+
+/// What the line before may go on in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    /// A frame or a sample: its line in the source (`-F +srcline`), or the text of that.
+    Code,
+    Namespaces,
 }
 
 pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
@@ -40,24 +58,44 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
         process_of: HashMap::new(),
         only: None,
         several: false,
+        maps: Maps::default(),
         waiting: None,
+        open: Open::Nothing,
+        alone: None,
         chain: Vec::new(),
         sites: HashMap::new(),
+        seen: 0,
         samples: 0,
         last: Time(0),
     };
     let mut lines = Lines::new(input);
-    while let Some((number, line)) = lines.next_whole()? {
+    while let Some((number, line)) = lines.next()? {
         reader.line(number, line)?;
     }
     reader.end_chain()?;
-    if lines.is_cut() {
-        reader.sink.lost(CUT_LINE, 1, reader.last);
-    }
-    match reader.samples {
-        0 => Err(Trouble::Nothing("it has no samples".to_owned())),
-        _ => Ok(()),
-    }
+    reader.sink.cut(lines.is_cut(), reader.last);
+    let why = match (reader.seen, reader.samples) {
+        (0, _) if lines.is_cut() => "it has no sample but in a last line that was cut",
+        (0, _) => "it has no samples",
+        (_, 0) => {
+            "its samples have neither address nor instruction; what a tracepoint prints of itself is none"
+        }
+        _ => return Ok(()),
+    };
+    Err(Trouble::Nothing(why.to_owned()))
+}
+
+/// What perf says of itself among the lines, where both of its outputs went into one file.
+pub(crate) fn is_notice(line: &[u8]) -> bool {
+    lost_chunks(line).is_some() || line.starts_with(b"Check IO/CPU overload")
+}
+
+/// `Processed 4096 events and lost 3 chunks!`: how many pieces of the recording were lost, each with an unknown number of records.
+fn lost_chunks(line: &[u8]) -> Option<u64> {
+    let rest = line.trim_ascii().strip_prefix(b"Processed ")?;
+    let at = memchr::memmem::find(rest, b" events and lost ")?;
+    let rest = &rest[at + b" events and lost ".len()..];
+    decimal(rest.strip_suffix(b" chunks!")?)
 }
 
 impl Reader<'_, '_> {
@@ -65,28 +103,58 @@ impl Reader<'_, '_> {
         if line.trim_ascii().is_empty() || line.starts_with(b"#") {
             return self.end_chain();
         }
-        let Some(head) = head(line) else {
-            if self.waiting.is_some()
-                && line[0].is_ascii_whitespace()
-                && chain_frame(line).is_some()
-            {
-                self.chain.extend_from_slice(line.trim_ascii());
-                self.chain.push(b'\n');
-                return Ok(());
+        if is_notice(line) {
+            let chunks = lost_chunks(line).unwrap_or(0);
+            if chunks > 0 {
+                self.sink.lost("perf_lost", chunks, self.last);
             }
-            let what = match line[0].is_ascii_whitespace() {
-                true => "it is neither a frame of a call chain nor a line with a time",
-                false => "it has no time; print one with `perf script -F +time`",
-            };
-            return Err(Trouble::line(number, what));
+            return Ok(());
+        }
+        let Some(head) = head(line) else {
+            return self
+                .belongs(line)
+                .map_err(|what| Trouble::line(number, what));
         };
         self.end_chain()?;
+        self.open = Open::Nothing;
         self.last = Time(head.time);
         if let Some(record) = head.rest.strip_prefix(b"PERF_RECORD_") {
             self.record(record, Time(head.time));
             return Ok(());
         }
+        self.open = Open::Code;
         let body = body(head.rest).map_err(|message| Trouble::line(number, message))?;
+        if let Some(alone) = body.alone
+            && *self.alone.get_or_insert(alone) != alone
+        {
+            return Err(Trouble::line(number, AMBIGUOUS));
+        }
+        self.sample(&head, &body)
+    }
+
+    /// A line that has no time: it belongs to the one before, or is wrong.
+    fn belongs(&mut self, line: &[u8]) -> Result<(), &'static str> {
+        let is_indented = line[0].is_ascii_whitespace();
+        if self.waiting.is_some() && is_indented && chain_frame(line).is_some() {
+            self.chain.extend_from_slice(line.trim_ascii());
+            self.chain.push(b'\n');
+            return Ok(());
+        }
+        match self.open {
+            Open::Namespaces if line.starts_with(b"\t\t") => {
+                if line.trim_ascii_end().ends_with(b"]") {
+                    self.open = Open::Nothing;
+                }
+                Ok(())
+            }
+            Open::Code if line.starts_with(b"  ") || line.starts_with(b"|") => Ok(()),
+            _ if is_indented => Err("it is neither a frame of a call chain nor a line with a time"),
+            _ => Err("it has no time; print one with `perf script -F +time`"),
+        }
+    }
+
+    fn sample(&mut self, head: &Head<'_>, body: &Body<'_>) -> Result<(), Trouble> {
+        self.seen += 1;
         let source = DataSource::from_text(body.data_source);
         let is_event = |word: &str| memchr::memmem::find(body.event, word.as_bytes()).is_some();
         let by_event = match () {
@@ -106,7 +174,6 @@ impl Reader<'_, '_> {
             level: source.level,
             ..sample(head.time, SampleSource::PerfMem)
         };
-        self.samples += 1;
         if let Some(tid) = head.tid
             && !head.command.is_empty()
         {
@@ -115,10 +182,11 @@ impl Reader<'_, '_> {
         match body.ip {
             Some(ip) => {
                 row.ip = Some(Address(ip.address));
-                row.site = self.site(ip);
+                row.site = self.site(pid, ip);
+                self.samples += 1;
                 self.sink.sample(row)?;
             }
-            None => self.waiting = Some(row),
+            None => self.waiting = Some((row, body.address.is_some())),
         }
         Ok(())
     }
@@ -139,52 +207,62 @@ impl Reader<'_, '_> {
             .unwrap_or(0)
     }
 
-    fn site(&mut self, ip: Symbolized<'_>) -> Option<SiteId> {
+    /// The site of an instruction that stands in its sample's line, where perf prints it as it was.
+    fn site(&mut self, pid: u32, ip: Symbolized<'_>) -> Option<SiteId> {
         if ip.symbol.is_empty() {
             return None;
         }
-        let key = &mut self.chain;
+        let mut key = std::mem::take(&mut self.chain);
         key.clear();
+        key.extend_from_slice(&self.maps.state(pid));
         key.extend_from_slice(&ip.address.to_le_bytes());
         key.extend_from_slice(ip.symbol);
-        if let Some(site) = self.sites.get(key) {
-            return Some(*site);
-        }
-        let (function, module) = ip.names();
-        let only = frame(ip.address, function.map(text), module.map(text));
-        let site = self.sink.site(vec![only])?;
-        if self.sites.len() < REMEMBERED {
-            self.sites.insert(key.clone(), site);
-        }
+        let site = match self.sites.get(&key) {
+            Some(site) => Some(*site),
+            None => {
+                let frame = self.maps.placed(pid, ip, false).frame;
+                self.remember(&key, vec![frame])
+            }
+        };
         key.clear();
-        Some(site)
+        self.chain = key;
+        site
+    }
+
+    fn remember(&mut self, key: &[u8], frames: Vec<Frame>) -> Option<SiteId> {
+        let site = self.sink.site(frames);
+        if let (Some(site), true) = (site, self.sites.len() < REMEMBERED) {
+            self.sites.insert(key.to_vec(), site);
+        }
+        site
     }
 
     /// Hands on the sample whose call chain has ended.
     fn end_chain(&mut self) -> Result<(), Trouble> {
-        let Some(mut row) = self.waiting.take() else {
+        let Some((mut row, has_address)) = self.waiting.take() else {
             return Ok(());
         };
         let chain = std::mem::take(&mut self.chain);
-        let frames = || chain.split(|b| *b == b'\n').filter_map(chain_frame);
-        row.ip = frames().next().map(|f| Address(f.address));
-        row.site = match self.sites.get(&chain) {
+        let pid = row.pid.0;
+        let lines = || chain.split(|b| *b == b'\n').filter_map(chain_frame);
+        let placed = |frame| -> Placed { self.maps.placed(pid, frame, true) };
+        row.ip = lines().next().map(placed).and_then(|first| first.address);
+        let key = [&self.maps.state(pid)[..], &chain].concat();
+        row.site = match self.sites.get(&key) {
             Some(site) => Some(*site),
             None => {
-                let list = frames().map(|f| {
-                    let (function, module) = f.names();
-                    frame(f.address, function.map(text), module.map(text))
-                });
-                let site = self.sink.site(list.collect());
-                if let (Some(site), true) = (site, self.sites.len() < REMEMBERED) {
-                    self.sites.insert(chain.clone(), site);
-                }
-                site
+                let frames = lines().map(placed).map(|placed| placed.frame).collect();
+                self.remember(&key, frames)
             }
         };
+        let has_code = !chain.is_empty();
         self.chain = chain;
         self.chain.clear();
-        self.sink.sample(row)?;
+        // What has neither says nothing of memory.
+        if has_address || has_code {
+            self.samples += 1;
+            self.sink.sample(row)?;
+        }
         Ok(())
     }
 
@@ -197,6 +275,7 @@ impl Reader<'_, '_> {
             if let Some((pid, mapping)) = mapping(rest, at) {
                 self.only.get_or_insert(pid);
                 self.several |= self.only != Some(pid);
+                self.maps.add(&mapping);
                 self.sink.mapping(mapping);
             }
         } else if let Some(rest) = record.strip_prefix(b"COMM") {
@@ -209,6 +288,7 @@ impl Reader<'_, '_> {
             if let Some((pid, tid)) = colon.and_then(|at| pair(&rest[at + 1..], b'/')) {
                 self.process_of.insert(tid, pid);
                 if is_exec {
+                    self.maps.exec(pid);
                     self.sink.execs(Pid(pid), at);
                 }
                 let name = text(&rest[..colon.unwrap_or(0)]);
@@ -222,7 +302,11 @@ impl Reader<'_, '_> {
                 self.process_of.insert(tid, pid);
                 let (by, child) = ((Pid(parent), Tid(by)), (Pid(pid), Tid(tid)));
                 // perf dates what ran before at 0.
-                self.sink.forks(by, child, at, at == Time(0));
+                let before = at == Time(0);
+                if !before {
+                    self.maps.fork(parent, pid);
+                }
+                self.sink.forks(by, child, at, before);
             }
         } else if let Some(rest) = record.strip_prefix(b"EXIT(") {
             let inside = rest.split(|b| *b == b')').next().unwrap_or_default();
@@ -230,6 +314,8 @@ impl Reader<'_, '_> {
                 self.sink.exits(Pid(pid), Tid(tid), at);
                 self.process_of.remove(&tid);
             }
+        } else if record.starts_with(b"NAMESPACES") {
+            self.open = Open::Namespaces;
         } else if let Some(rest) = record.strip_prefix(b"LOST") {
             let count = rest.split(|b| b.is_ascii_whitespace()).find_map(decimal);
             self.sink.lost("perf_lost", count.unwrap_or(1), at);

@@ -432,6 +432,13 @@ impl<'a> Sink<'a> {
         sum.1 = sum.1.saturating_add(count);
     }
 
+    /// A text ended within a line (`is_cut`), which is left out: half of a number is another number.
+    pub(crate) fn cut(&mut self, is_cut: bool, at: Time) {
+        if is_cut {
+            self.lost(CUT_LINE, 1, at);
+        }
+    }
+
     pub(crate) fn process(&mut self, pid: Pid, at: Time) {
         self.processes.entry(pid).or_insert_with(|| ProcessRow {
             pid,
@@ -564,10 +571,11 @@ fn label(frame: &Frame) -> String {
         (Some(place), Some(function)) => format!("{place}, in {function}"),
         (Some(place), None) => place,
         (None, Some(function)) => function.clone(),
-        (None, None) => frame
-            .offset
-            .and_then(|_| frame.in_module())
-            .unwrap_or_else(|| frame.address.to_string()),
+        (None, None) => match (frame.in_module(), frame.offset) {
+            (Some(place), Some(_)) => place,
+            (Some(module), None) => format!("{} ({module})", frame.address),
+            (None, _) => frame.address.to_string(),
+        },
     }
 }
 

@@ -195,3 +195,23 @@ fn files_of_two_tools_are_no_trace() {
         Err(ImportError::Io { .. })
     ));
 }
+
+/// What has to be made a text or a `perf.data` first is called by its name, with the tool that does it.
+#[test]
+fn what_is_packed_is_named() {
+    let packed: [(&[u8], &str); 6] = [
+        (b"\x1f\x8b\x08\0\0\0\0\0", "gunzip"),
+        (b"\xfd7zXZ\0\0\x04", "unxz"),
+        (b"\x28\xb5\x2f\xfd\x24\x05", "unzstd"),
+        (b"BZh91AY&SY", "bunzip2"),
+        (b"\xff\xfet\0o\0o\0l\0", "UTF-16"),
+        (b"\xfe\xff\0t\0o\0o\0l", "UTF-16"),
+    ];
+    for (bytes, word) in packed {
+        match of_bytes(bytes, None) {
+            Err(ImportError::Unknown { why, .. }) => assert!(why.contains(word), "{why}"),
+            Err(other) => panic!("{word}: {other}"),
+            Ok(_) => panic!("{word} was imported"),
+        }
+    }
+}

@@ -44,13 +44,15 @@ fn perf_script_of_amd_with_call_chains() {
     assert_eq!(
         got.samples(),
         [
-            "5000000001 200 201 3 0x401136 0x7f0000001000 - false - 412 remote_cache inner",
-            "5000000002 200 200 3 0x401136 - - - - - - inner",
+            "5000000001 200 201 3 - 0x7f0000001000 - false - 412 remote_cache inner",
+            "5000000002 200 200 3 - - - - - - - inner",
         ]
     );
     let sites: Vec<varve_trace::tables::SiteRow> = got.trace().rows().unwrap();
     assert_eq!(sites[0].frames.len(), 2);
     assert_eq!(sites[0].frames[1].function.as_deref(), Some("outer"));
+    // Without mappings it is not known whether a frame is an address or a place in its file.
+    assert_eq!(sites[0].frames[1].offset, Some(0x40_1200));
     assert_eq!(sites[0].frames[1].module.as_deref(), Some("/usr/bin/a b"));
 }
 

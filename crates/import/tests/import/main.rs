@@ -6,6 +6,7 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+mod cases;
 mod common;
 mod detection;
 mod events;

@@ -75,7 +75,7 @@ fn print(lines: &[Line]) -> String {
         let level = LEVELS[l.level].0;
         let _ = write!(
             text,
-            "{seconds:>5}.{rest:09}: {:>10} mem: {:>16x} {:>16x} |OP {operation}|LVL {level}|SNP None|TLB L1 or L2 hit|LCK No|BLK  N/A {:>16}",
+            "{seconds:>5}.{rest:09}: {:>10} mem: {:>16x}{:>16x} |OP {operation}|LVL {level}|SNP None|TLB L1 or L2 hit|LCK No|BLK  N/A{:>16}",
             1, l.address, 0x5080021, l.weight
         );
         if let Some(ip) = l.ip {

@@ -23,7 +23,8 @@ Examples:
 
 Formats (docs/import.md), distinguished by what the files hold:
   perf-data    perf.data with addresses, such as of `perf mem record`; also of DAMON's tracepoint
-  perf-script  the text of `perf script`
+  perf-script  the text of `perf script`, best of
+               -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,symoff,dso
   mitos        samples of Mitos and MemAxes, of both generations
   iiswc22      memory_trace, mmap_trace and munmap_trace of the IISWC 2022 artifact
   damon        damo's records: JSON, compressed JSON, text of `perf script`
