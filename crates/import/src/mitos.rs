@@ -1,11 +1,12 @@
 //! Samples of Mitos, as it and MemAxes keep them: comma-separated values with a line of names.
 //!
 //! There are two generations. The older one, of the files that come with MemAxes, has the time as a hexadecimal counter and the
-//! data source as the hexadecimal encoding of the PEBS record. The newer one, since Mitos writes its own, has addresses,
-//! threads, nanoseconds and the kernel's `perf_mem_data_src`.
+//! data source as the encoding of the PEBS record, hexadecimal in some files and decimal in others: where no value of a file has
+//! a letter it is decimal. The newer one, since Mitos writes its own, has addresses, threads, nanoseconds and the kernel's
+//! `perf_mem_data_src`, or its fields in words.
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{BufRead, Seek};
 
 use varve_model::{
     Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId,
@@ -19,7 +20,7 @@ use crate::lines::{Lines, fields, text};
 use crate::numbers::{decimal, either, hexadecimal};
 use crate::perf_script::latency;
 use crate::sink::{Sink, sample};
-use varve_perf::DataSource;
+use varve_perf::{DataSource, level_of_text};
 
 /// Names that every generation has.
 const COMMON: [&[u8]; 5] = [b"source", b"line", b"variable", b"time", b"latency"];
@@ -27,7 +28,8 @@ const COMMON: [&[u8]; 5] = [b"source", b"line", b"variable", b"time", b"latency"
 /// Whether a line is the names of such a file.
 pub(crate) fn is_header(line: &[u8]) -> bool {
     let has = |name: &[u8]| fields(line).any(|field| field == name);
-    COMMON.iter().all(|name| has(name)) && (has(b"dataSource") || has(b"data_src"))
+    let is_in_words = has(b"level") && has(b"op_type");
+    COMMON.iter().all(|name| has(name)) && (has(b"dataSource") || has(b"data_src") || is_in_words)
 }
 
 /// Where a column stands.
@@ -40,22 +42,56 @@ impl Columns {
     }
 }
 
-pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
-    let mut lines = Lines::new(input);
-    let header = match lines.next()? {
+/// Where a sample says what answered it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// `perf_mem_data_src`.
+    Kernel,
+    /// Its fields in words.
+    Words,
+    /// The encoding of PEBS.
+    Hexadecimal,
+    Decimal,
+}
+
+/// Whether a file's older data sources have letters.
+fn has_letters(mut input: impl BufRead + Seek, column: usize) -> Result<bool, Trouble> {
+    let mut lines = Lines::new(&mut input);
+    lines.next()?;
+    let mut found = false;
+    while !found && let Some((_, line)) = lines.next()? {
+        let field = fields(line).nth(column).unwrap_or_default();
+        found = field.iter().any(u8::is_ascii_alphabetic);
+    }
+    input.rewind()?;
+    Ok(found)
+}
+
+pub(crate) fn read(mut input: impl BufRead + Seek, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    let header = match Lines::new(&mut input).next()? {
         Some((_, line)) if is_header(line) => line.to_vec(),
         _ => return Err(Trouble::line(1, "it has not the names of Mitos' columns")),
     };
     let names: Vec<Vec<u8>> = fields(&header).map(<[u8]>::to_vec).collect();
     let width = names.len();
     let columns = Columns(names.into_iter().zip(0..).collect());
-    let is_newer = columns.0.contains_key(&b"data_src"[..]);
+    input.rewind()?;
+    let source = match columns.0.get(&b"dataSource"[..]) {
+        _ if columns.0.contains_key(&b"data_src"[..]) => Source::Kernel,
+        None => Source::Words,
+        Some(column) if has_letters(&mut input, *column)? => Source::Hexadecimal,
+        Some(_) => Source::Decimal,
+    };
+    let mut lines = Lines::new(input);
+    lines.next()?;
+    let is_newer = matches!(source, Source::Kernel | Source::Words);
     if !is_newer {
         sink.traits.unit = ClockUnit::Ticks;
     }
     sink.traits.lacks.push(Capability::Places);
     let mut reader = Reader {
         columns,
+        source,
         is_newer,
         objects: HashMap::new(),
         sites: HashMap::new(),
@@ -88,6 +124,7 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
 
 struct Reader {
     columns: Columns,
+    source: Source,
     is_newer: bool,
     objects: HashMap<(Pid, Vec<u8>), ObjectId>,
     sites: HashMap<Vec<u8>, Option<SiteId>>,
@@ -111,12 +148,15 @@ impl Reader {
         };
         let time = number("time", if self.is_newer { decimal } else { hexadecimal })?;
         let time = time.ok_or("it has no `time`")?;
-        let source = match self.is_newer {
-            true => number("data_src", either)?.map(DataSource::from_bits),
-            false => number("dataSource", hexadecimal)?.map(|code| DataSource {
-                write: None,
-                level: pebs(code),
-            }),
+        let of_code = |code| DataSource {
+            write: None,
+            level: pebs(code),
+        };
+        let source = match self.source {
+            Source::Kernel => number("data_src", either)?.map(DataSource::from_bits),
+            Source::Words => Some(in_words(columns, row)),
+            Source::Hexadecimal => number("dataSource", hexadecimal)?.map(of_code),
+            Source::Decimal => number("dataSource", decimal)?.map(of_code),
         }
         .unwrap_or_default();
         let pid = Pid(narrow("pid")?.unwrap_or(0));
@@ -169,6 +209,20 @@ impl Reader {
                 ..Frame::default()
             }])
         })
+    }
+}
+
+/// The data source in words: `L1`, `Hit`, `Load`.
+fn in_words(columns: &Columns, row: &[&[u8]]) -> DataSource {
+    let of = |name: &str| columns.of(row, name).unwrap_or_default();
+    let level = [of("level"), of("hit_type")].join(&b' ');
+    DataSource {
+        write: match of("op_type") {
+            b"Load" => Some(false),
+            b"Store" => Some(true),
+            _ => None,
+        },
+        level: level_of_text(&level),
     }
 }
 

@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::io::{BufRead, Seek};
 use std::path::PathBuf;
 
-use varve_model::{Address, Bytes, Cpu, Pid, SampleSource, Tid, Time};
+use varve_model::{Address, Bytes, Cpu, Loss, Pid, SampleSource, Tid, Time};
 use varve_trace::tables::{MappingRow, SampleRow};
 use varve_trace::{MACHINE_UNKNOWN, Machine};
 
-use crate::damon::{Region, Regions};
+use crate::damon::{self, Event, Region, Regions};
 use crate::error::Trouble;
 use crate::lines::text;
 use crate::perf_script::latency;
@@ -84,9 +84,12 @@ pub(crate) fn read<R: BufRead + Seek>(
     sink.traits.machine = machine(&mut file)?;
     let build_ids = build_ids(&mut file)?;
     let formats = file.feature(1)?;
-    let damon = formats.and_then(|bytes| Tracepoint::find(&bytes, "damon_aggregated"));
+    let damon: Vec<Tracepoint> = [damon::AGGREGATED, damon::BEFORE_APPLY]
+        .iter()
+        .filter_map(|name| Tracepoint::find(formats.as_ref()?, name))
+        .collect();
     tasks(&mut file, &build_ids, sink)?;
-    let mut regions = Regions::default();
+    let mut of_damon = Vec::new();
     let (mut seen, mut samples) = (0u64, 0u64);
     file.records(|events, kind, _, body, at| {
         if kind != SAMPLE {
@@ -96,19 +99,12 @@ pub(crate) fn read<R: BufRead + Seek>(
         let (attr, big) = (events.of(body), events.big);
         let cut = || Trouble::byte(at, "a sample is shorter than its event says");
         let found = attr.sample(body, big).ok_or_else(cut)?;
-        if let (Some(damon), Some(raw)) = (&damon, found.raw)
-            && damon.is(raw, big)
+        if let Some(raw) = found.raw
+            && let Some(of) = damon.iter().find(|of| of.is(raw, big))
         {
             let bad = || Trouble::byte(at, "a record of DAMON lacks fields");
-            let field = |name: &str| damon.field(raw, name, big);
-            let region = Region {
-                start: field("start").ok_or_else(bad)?,
-                end: field("end").ok_or_else(bad)?,
-                accesses: field("nr_accesses").ok_or_else(bad)?,
-            };
-            let target = field("target_id").ok_or_else(bad)?;
-            let of = field("nr_regions").ok_or_else(bad)?;
-            regions.add(found.time.unwrap_or(0), target, of, region);
+            let event = region(of, raw, big, found.time.unwrap_or(0)).ok_or_else(bad)?;
+            of_damon.push(event);
             return Ok(());
         }
         if found.address.is_none() && found.ip.is_none() {
@@ -118,7 +114,11 @@ pub(crate) fn read<R: BufRead + Seek>(
         sink.sample_of(row(&found), stack(&found))?;
         Ok(())
     })?;
-    if !regions.is_empty() {
+    if !of_damon.is_empty() {
+        // Those of several CPUs are not in the order of time.
+        of_damon.sort_by_key(|event: &Event| event.time);
+        let mut regions = Regions::default();
+        of_damon.into_iter().for_each(|event| regions.add(event));
         return regions.finish(sink);
     }
     match (seen, samples) {
@@ -128,6 +128,25 @@ pub(crate) fn read<R: BufRead + Seek>(
         )),
         _ => Ok(()),
     }
+}
+
+/// A record of one of DAMON's tracepoints; none where it lacks fields.
+fn region(of: &Tracepoint, raw: &[u8], big: bool, time: u64) -> Option<Event> {
+    let field = |name: &str| of.field(raw, name, big);
+    let context = field("context_idx").unwrap_or(0);
+    let target = field("target_id").or_else(|| field("target_idx"))?;
+    Some(Event {
+        time,
+        target: damon::of_context(context, target),
+        of: field("nr_regions")?,
+        region: Region {
+            start: field("start")?,
+            end: field("end")?,
+            accesses: field("nr_accesses")?,
+        },
+        scheme: field("scheme_idx"),
+        is_end: false,
+    })
 }
 
 /// The call stack of a sample, innermost first; empty where its process or its instruction is not known.
@@ -214,7 +233,7 @@ fn tasks<R: BufRead + Seek>(
                 before,
             } => sink.forks((Pid(parent), Tid(by)), (Pid(pid), Tid(tid)), at, before),
             Task::Exit { pid, tid } => sink.exits(Pid(pid), Tid(tid), at),
-            Task::Lost(count) => sink.lost("perf_lost", count, at),
+            Task::Lost(count) => sink.lost(Loss::PerfLost.as_str(), count, at),
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 
-use varve_model::{Address, Cpu, Pid, SampleSource, SiteId, Tid, Time};
+use varve_model::{Address, Cpu, Loss, Pid, SampleSource, SiteId, Tid, Time};
 use varve_trace::tables::{Frame, MappingRow, SampleRow};
 
 use crate::error::Trouble;
@@ -106,7 +106,8 @@ impl Reader<'_, '_> {
         if is_notice(line) {
             let chunks = lost_chunks(line).unwrap_or(0);
             if chunks > 0 {
-                self.sink.lost("perf_lost", chunks, self.last);
+                self.sink
+                    .lost(Loss::PerfLostChunks.as_str(), chunks, self.last);
             }
             return Ok(());
         }
@@ -318,7 +319,8 @@ impl Reader<'_, '_> {
             self.open = Open::Namespaces;
         } else if let Some(rest) = record.strip_prefix(b"LOST") {
             let count = rest.split(|b| b.is_ascii_whitespace()).find_map(decimal);
-            self.sink.lost("perf_lost", count.unwrap_or(1), at);
+            self.sink
+                .lost(Loss::PerfLost.as_str(), count.unwrap_or(1), at);
         }
     }
 }

@@ -96,6 +96,14 @@ named! {
         RecorderKilled = "recorder_killed",
         /// What followed the line within which an imported text ends.
         CutLine = "cut_line",
+        /// What followed the byte at which an imported file ends before its recording did.
+        CutFile = "cut_file",
+        /// Records that perf had no room for while it recorded.
+        PerfLost = "perf_lost",
+        /// Pieces of a recording, each with an unknown number of records, that perf had no room for.
+        PerfLostChunks = "perf_lost_chunks",
+        /// Snapshots of DAMON of which events are missing.
+        LostSnapshots = "lost_snapshots",
         /// Accesses beyond the room for counts.
         UncountedAccesses = "uncounted_accesses",
         /// Programs that the emulator did not run.
@@ -163,6 +171,10 @@ impl Loss {
             Loss::EndedEarly => "what an error kept from being recorded or written",
             Loss::RecorderKilled => "what was not written when the recorder was killed",
             Loss::CutLine => "what followed the line within which an imported text ends",
+            Loss::CutFile => "what followed the byte at which an imported file ends",
+            Loss::PerfLost => "records that perf had no room for",
+            Loss::PerfLostChunks => "pieces of the recording that perf had no room for",
+            Loss::LostSnapshots => "snapshots of DAMON of which events are missing",
             Loss::UncountedAccesses => "accesses beyond the room for counts",
             Loss::UncountedPrograms => "programs that the emulator did not run",
             Loss::UncountedProcesses => "processes that got no room for counts",
@@ -191,6 +203,10 @@ impl Loss {
             | Loss::EndedEarly
             | Loss::RecorderKilled
             | Loss::CutLine
+            | Loss::CutFile
+            | Loss::PerfLost
+            | Loss::PerfLostChunks
+            | Loss::LostSnapshots
             | Loss::UncountedAccesses
             | Loss::UncountedPrograms
             | Loss::UncountedProcesses
@@ -243,6 +259,10 @@ impl Loss {
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
             Loss::CutLine => "import the whole text",
+            Loss::CutFile => "end `perf record` with Ctrl-C, and import the whole file",
+            Loss::PerfLost | Loss::PerfLostChunks | Loss::LostSnapshots => {
+                "record with larger buffers (`perf record -m`), or fewer samples"
+            }
             Loss::UncountedAccesses => "count a shorter run, or with a larger --interval-accesses",
             Loss::UncountedPrograms => "record these programs with --backend scan",
             Loss::UncountedProcesses => "count fewer processes at once, as with --no-follow",

@@ -177,3 +177,97 @@ fn a_last_line_that_was_cut_is_left_out() {
     assert!(!statement.contains("every access"), "{statement}");
     assert!(statement.contains("ends within a line"), "{statement}");
 }
+
+/// The touches without the numbers of their intervals.
+fn touches(of: &Imported) -> Vec<String> {
+    let rows = of.touches().into_iter();
+    let without = |row: String| row.split_once(' ').unwrap().1.to_owned();
+    rows.map(without).collect()
+}
+
+/// One lost event leaves its own snapshot incomplete and shifts no other.
+#[test]
+fn a_snapshot_of_which_an_event_is_missing_is_left_out() {
+    let (whole, cut) = (
+        good("damon-whole.txt"),
+        good("damon-first-event-missing.txt"),
+    );
+    let all = touches(&whole);
+    assert_eq!(all[0], "99900003000..100000003000 0 0x0+10 - damon");
+    assert_eq!(all[1], "100000003000..100100003000 0 0xa+10 - damon");
+    assert_eq!(all.len(), 6);
+    assert_eq!(touches(&cut), all[1..]);
+    let losses = cut.trace().manifest.losses;
+    assert_eq!(losses, [("lost_snapshots".to_owned(), 1)].into());
+    assert!(whole.trace().manifest.losses.is_empty());
+}
+
+/// The last event of one snapshot and the first ones of the next are missing: together they look like one.
+#[test]
+fn parts_of_two_snapshots_are_none() {
+    let text = std::fs::read_to_string(Path::new(CASES).join("damon-whole.txt")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut kept = lines.clone();
+    kept.drain(4..7);
+    let cut = crate::common::of_bytes(format!("{}\n", kept.join("\n")).as_bytes(), None).unwrap();
+    let all = touches(&good("damon-whole.txt"));
+    assert_eq!(touches(&cut), [&all[..1], &all[3..]].concat());
+}
+
+#[test]
+fn a_scheme_that_is_about_to_be_applied_tells_of_regions() {
+    let got = good("damos-before-apply.txt");
+    assert_eq!(got.touches(), ["0 7000002000..7000002000 0 0x2+2 - damon"]);
+}
+
+#[test]
+fn what_damo_makes_up_is_no_data() {
+    assert_eq!(
+        good("damo-fake-snapshot.txt").touches(),
+        ["0 6900001000..7000001000 0 0x2+2 - damon"]
+    );
+    assert_eq!(
+        good("damo-no-target.txt").touches(),
+        ["0 7000001000..7000001000 0 0x2+2 - damon"]
+    );
+    assert_eq!(
+        good("damo-samples-null.json").touches(),
+        ["0 10..20 3 0x2+2 - damon"]
+    );
+}
+
+#[test]
+fn a_data_source_without_letters_is_decimal() {
+    let got = good("memaxes-decimal-source.csv");
+    let level = |line: String| line.split(' ').nth(10).unwrap().to_owned();
+    let levels: Vec<String> = got.samples().into_iter().map(level).collect();
+    assert_eq!(
+        levels,
+        [
+            "l1",
+            "l1",
+            "l2",
+            "l2",
+            "fill_buffer",
+            "fill_buffer",
+            "l1",
+            "l1",
+            "l3",
+            "l3",
+            "-",
+            "-"
+        ]
+    );
+}
+
+#[test]
+fn mitos_writes_words_as_well() {
+    let got = good("mitos-words.csv");
+    assert_eq!(
+        got.samples(),
+        [
+            "5000001 77 78 1 0x401abc 0x848f8c0 8 false - 9 l1 loop.c:9",
+            "5000002 77 78 1 0x401abc 0x848f900 8 false - 300 local_dram loop.c:9",
+        ]
+    );
+}
