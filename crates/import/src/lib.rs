@@ -9,6 +9,7 @@ mod detect;
 mod error;
 mod iiswc22;
 mod input;
+mod kernel;
 mod lackey;
 mod lines;
 mod manifest;

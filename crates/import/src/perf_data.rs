@@ -17,6 +17,7 @@ use varve_trace::{MACHINE_UNKNOWN, Machine};
 
 use crate::damon::{self, Event, Region, Regions};
 use crate::error::Trouble;
+use crate::kernel::Kernel;
 use crate::lines::text;
 use crate::perf_script::latency;
 use crate::sink::{Sink, plain_mapping, sample};
@@ -52,6 +53,7 @@ pub(crate) fn is_magic(head: &[u8]) -> bool {
 /// What a record of tasks or mappings says.
 enum Task {
     Map(MappingRow),
+    Kernel(Kernel),
     Comm {
         pid: u32,
         tid: u32,
@@ -214,6 +216,11 @@ fn tasks<R: BufRead + Seek>(
                 }
                 sink.mapping(mapping);
             }
+            Task::Kernel(kernel) => {
+                let build_id = build_ids.get(Kernel::MODULE).cloned();
+                let build_id = kernel.build_id.or(build_id);
+                sink.is_kernel_here = Kernel { build_id, ..kernel }.runs_here();
+            }
             Task::Comm {
                 pid,
                 tid,
@@ -269,10 +276,12 @@ fn task(
                 let (protection, flags) = (cursor.u32()?, cursor.u32()?);
                 perms = Some(permissions(protection, flags));
             }
-            if pid > i32::MAX as u32 {
-                return Some(None);
-            }
             let path = text(cursor.text(trailer.bytes));
+            if pid > i32::MAX as u32 {
+                let kernel = Kernel::of_mapping(&path, offset);
+                let kernel = kernel.map(|kernel| Task::Kernel(Kernel { build_id, ..kernel }));
+                return Some(kernel.map(|kernel| (time, kernel)));
+            }
             let plain = plain_mapping(Pid(pid), address, bytes, path, Time(time));
             let row = MappingRow {
                 perms: perms.unwrap_or_else(|| plain.perms.clone()),

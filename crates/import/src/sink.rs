@@ -90,6 +90,8 @@ pub(crate) struct Sink<'a> {
     mappings: Vec<MappingRow>,
     /// Call stacks that have no names yet.
     stacks: Stacks,
+    /// Whether the kernel in them is the one that runs here.
+    pub(crate) is_kernel_here: bool,
     pub(crate) traits: Traits,
     intervals: Vec<IntervalRow>,
     losses: BTreeMap<&'static str, (Time, u64)>,
@@ -137,6 +139,7 @@ impl<'a> Sink<'a> {
             processes: BTreeMap::new(),
             mappings: Vec::new(),
             stacks: Stacks::default(),
+            is_kernel_here: false,
             traits: Traits::default(),
             intervals: Vec::new(),
             losses: BTreeMap::new(),
@@ -482,7 +485,7 @@ impl<'a> Sink<'a> {
         self.counts.close()?;
         let folder = self.folder;
         let mappings = mapping_rows(&self.objects, &self.mappings);
-        for (site, frames) in self.stacks.names(&self.mappings) {
+        for (site, frames) in self.stacks.names(&self.mappings, self.is_kernel_here) {
             if let Some(row) = self.site_rows.get_mut((site.0 as usize).wrapping_sub(1)) {
                 row.label = frames.first().map(label).unwrap_or_default();
                 row.frames = frames;

@@ -43,14 +43,21 @@ impl Stacks {
 
     /// The stacks with names. A file of this machine is read only where its build id is the one that was recorded: else it
     /// might be another; then the module and the offset in it are all that is known.
-    pub(crate) fn names(self, mappings: &[MappingRow]) -> Vec<(SiteId, Vec<Frame>)> {
+    /// So it is with the kernel, which is this machine's where `runs_here`.
+    pub(crate) fn names(
+        self,
+        mappings: &[MappingRow],
+        runs_here: bool,
+    ) -> Vec<(SiteId, Vec<Frame>)> {
         if self.stacks.is_empty() {
             return Vec::new();
         }
         let mut places = Places::default();
         for (_, frames) in &self.stacks {
             for (position, (address, mapping)) in frames.iter().enumerate() {
-                places.add(probe(position, *address), *mapping, mappings);
+                if address.0 < KERNEL || runs_here {
+                    places.add(probe(position, *address), *mapping, mappings);
+                }
             }
         }
         let numbered = mappings.iter().zip(0..);
@@ -129,7 +136,10 @@ fn named(
     probe: Address,
     mapping: Option<&MappingRow>,
 ) -> Frame {
-    let module = || mapping.and_then(|row| module(&row.path));
+    let module = || match mapping {
+        Some(row) => module(&row.path),
+        None => (address.0 >= KERNEL).then(|| "[kernel]".to_owned()),
+    };
     let offset = || mapping.and_then(|row| offset(row, probe));
     Frame {
         module: found.module.clone().or_else(module),

@@ -122,7 +122,7 @@ impl Locator {
     /// Opens the file behind `mapping` and its debug file.
     pub(crate) fn module(&self, mapping: &Mapping) -> ModuleFiles {
         if mapping.path == "[vdso]" {
-            return self.vdso_module();
+            return self.vdso_module(mapping);
         }
         match self.find(mapping) {
             Ok((image, at)) => self.with_debug(image, Path::new(undeleted(&mapping.path).0), &at),
@@ -133,7 +133,7 @@ impl Locator {
     /// Opens the file behind `mapping` alone.
     pub(crate) fn main(&self, mapping: &Mapping) -> Option<Image> {
         if mapping.path == "[vdso]" {
-            return self.vdso_module().main;
+            return self.vdso_module(mapping).main;
         }
         self.find(mapping).ok().map(|(image, _)| image)
     }
@@ -186,18 +186,27 @@ impl Locator {
         Err(why.unwrap_or(Unusable::Unreadable("no place to look for it".to_owned())))
     }
 
-    fn vdso_module(&self) -> ModuleFiles {
-        let bytes = self.vdso.clone().or_else(own_vdso);
-        match bytes.map(Image::Owned) {
-            Some(image) if parse(&image).is_some() => ModuleFiles {
-                main: Some(image),
-                debug: None,
-                supplement: None,
-                status: ModuleStatus::Kernel,
-            },
-            _ => ModuleFiles::unusable(Unusable::Unreadable(
+    /// This kernel's vDSO, where the mapping may be of it: that of another kernel has other functions at the same addresses.
+    fn vdso_module(&self, mapping: &Mapping) -> ModuleFiles {
+        let image = self.vdso.clone().or_else(own_vdso).map(Image::Owned);
+        let Some(found) = image.as_ref().and_then(parse).map(|file| build_id(&file)) else {
+            return ModuleFiles::unusable(Unusable::Unreadable(
                 "this kernel's vDSO cannot be read".to_owned(),
-            )),
+            ));
+        };
+        if let Some(expected) = &mapping.build_id
+            && found.as_ref() != Some(expected)
+        {
+            return ModuleFiles::unusable(Unusable::BuildIdMismatch {
+                expected: expected.clone(),
+                found,
+            });
+        }
+        ModuleFiles {
+            main: image,
+            debug: None,
+            supplement: None,
+            status: ModuleStatus::Kernel,
         }
     }
 
@@ -486,5 +495,28 @@ mod tests {
     #[test]
     fn this_kernel_has_a_vdso() {
         assert!(own_vdso().is_some_and(|bytes| parse(&Image::Owned(bytes)).is_some()));
+    }
+
+    #[test]
+    fn the_vdso_of_another_kernel_is_not_this_ones() {
+        use varve_model::{Address, Bytes, Pid, Time};
+        let of = |build_id| Mapping {
+            pid: Pid(1),
+            address: Address(0x7fff_0000_0000),
+            bytes: Bytes(0x2000),
+            perms: "r-xp".to_owned(),
+            offset: Bytes(0),
+            path: "[vdso]".to_owned(),
+            called: None,
+            file: None,
+            build_id,
+            from: Time(0),
+            to: None,
+        };
+        let own = own_vdso().map(Image::Owned).unwrap();
+        let own = parse(&own).and_then(|file| build_id(&file)).unwrap();
+        let has = |id| Locator::default().main(&of(id)).is_some();
+        assert!(has(None) && has(Some(own)));
+        assert!(!has(Some(BuildId(vec![1; 20]))));
     }
 }

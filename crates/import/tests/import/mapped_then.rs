@@ -232,3 +232,28 @@ fn forks_copy_what_something_falls_into() {
     assert_eq!(got.summary.owned, u64::from(CHILDREN));
     assert_eq!(got.trace().rows::<SiteRow>().unwrap().len(), 1);
 }
+
+/// The vDSO and the kernel of another machine have other functions at the same addresses.
+#[test]
+fn code_of_another_kernel_has_no_names_of_this_one() {
+    let id: [u8; 20] = std::array::from_fn(|at| at as u8);
+    let place = (0x7fff_0000_0000, 0x2000);
+    let got = imported(&[
+        E.comm((10, 10), "a", 1000, false),
+        E.mapping(10, place, "[vdso]", 1001, 5, Some(id)),
+        E.sample((10, 10), 2000, 0x7fff_0000_0900, 0x50_0000),
+        E.sample((10, 10), 3000, 0xffff_ffff_8100_1000, 0x50_0000),
+    ]);
+    let sites: Vec<SiteRow> = got.trace().rows().unwrap();
+    let frames = sites.iter().map(|site| &site.frames[0]);
+    let frames: Vec<_> = frames
+        .map(|f| (f.function.as_deref(), f.module.as_deref(), f.offset))
+        .collect();
+    assert_eq!(
+        frames,
+        [
+            (None, Some("[vdso]"), Some(0x900)),
+            (None, Some("[kernel]"), None)
+        ]
+    );
+}
