@@ -29,6 +29,8 @@ mod tracepoint;
 pub use error::{ImportError, Place};
 
 use std::cell::RefCell;
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use varve_model::ImportFormat;
@@ -56,6 +58,8 @@ pub struct Summary {
     pub counts: u64,
     /// Objects.
     pub objects: u64,
+    /// Files that were named several times, and read once.
+    pub repeated: Vec<PathBuf>,
 }
 
 /// Makes one trace of the files, which come from one tool. The format is found in their content unless `format` forces it.
@@ -69,7 +73,8 @@ pub fn import(
     format: Option<ImportFormat>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Summary, ImportError> {
-    let files = inspect(files, format)?;
+    let (files, repeated) = once(files)?;
+    let files = inspect(&files, format)?;
     let Some(first) = files.first() else {
         let why = "no file is named".to_owned();
         return Err(ImportError::Unknown {
@@ -78,7 +83,8 @@ pub fn import(
         });
     };
     let format = first.content.format();
-    let mut manifest = manifest::begun(format, files.iter().map(|f| f.path.as_path()));
+    let names = files.iter().map(|f| f.path.as_path());
+    let mut manifest = manifest::begun(format, names, &repeated);
     let writer = TraceWriter::begin(output.create()?, &manifest)?;
     let done = read_all(&files, writer.folder(), progress);
     match done {
@@ -98,6 +104,7 @@ pub fn import(
                 touches: written.touches,
                 counts: written.counts,
                 objects: written.objects,
+                repeated,
             })
         }
         Err(error) => {
@@ -106,6 +113,24 @@ pub fn import(
             Err(error)
         }
     }
+}
+
+/// The files, each once, and those that were named again, by whatever path: what is in them would count twice.
+fn once(files: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+    let (mut all, mut repeated) = (Vec::new(), Vec::new());
+    let mut known = HashSet::new();
+    for path in files {
+        let file = std::fs::metadata(path).map_err(|source| ImportError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        let to = match known.insert((file.dev(), file.ino())) {
+            true => &mut all,
+            false => &mut repeated,
+        };
+        to.push(path.clone());
+    }
+    Ok((all, repeated))
 }
 
 /// A file and what is in it.

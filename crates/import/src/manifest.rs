@@ -1,22 +1,36 @@
 //! What the manifest of an imported trace says.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use varve_model::{Backend, Capability, ImportFormat};
+use varve_model::{Backend, Capability, ImportFormat, Loss};
 use varve_trace::{Clock, Completeness, Manifest, State};
 
 use crate::sink::{CUT_LINE, Written};
 
 /// The manifest of an import that has begun.
-pub(crate) fn begun<'a>(format: ImportFormat, files: impl Iterator<Item = &'a Path>) -> Manifest {
+pub(crate) fn begun<'a>(
+    format: ImportFormat,
+    files: impl Iterator<Item = &'a Path>,
+    repeated: &[PathBuf],
+) -> Manifest {
     let names: Vec<String> = files.map(|f| f.display().to_string()).collect();
+    let imported = format!("Imported from {}.", names.join(", "));
+    let again = |path: &PathBuf| {
+        format!(
+            "{} is named several times and was read once.",
+            path.display()
+        )
+    };
     Manifest {
         completeness: Completeness {
             complete: false,
             statement: "The import has not ended.".to_owned(),
         },
-        notes: vec![format!("Imported from {}.", names.join(", "))],
+        notes: [imported]
+            .into_iter()
+            .chain(repeated.iter().map(again))
+            .collect(),
         ..Manifest::begun(Backend::Import(format))
     }
 }
@@ -68,6 +82,19 @@ pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Wr
             1 => " The text ends within a line: it was cut, and what followed is missing.",
             _ => " Several texts end within a line: they were cut, and what followed is missing.",
         };
+    }
+    let others = written.losses.iter().filter(|(kind, _)| *kind != CUT_LINE);
+    let others: Vec<String> = others.map(|(kind, count)| lost(kind, *count)).collect();
+    if !others.is_empty() {
+        manifest.completeness.statement += &format!(" Missing: {}.", others.join("; "));
+    }
+}
+
+/// A loss in words.
+fn lost(kind: &str, count: u64) -> String {
+    match kind.parse::<Loss>() {
+        Ok(loss) => format!("{} ({kind}: {count})", loss.what()),
+        Err(_) => format!("{kind}: {count}"),
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn read<R: BufRead + Seek>(
         .collect();
     tasks(&mut file, &build_ids, sink)?;
     let mut of_damon = Vec::new();
-    let (mut seen, mut samples) = (0u64, 0u64);
+    let (mut seen, mut samples, mut last) = (0u64, 0u64, Time(0));
     file.records(|events, kind, _, body, at| {
         if kind != SAMPLE {
             return Ok(());
@@ -101,6 +101,7 @@ pub(crate) fn read<R: BufRead + Seek>(
         let (attr, big) = (events.of(body), events.big);
         let cut = || Trouble::byte(at, "a sample is shorter than its event says");
         let found = attr.sample(body, big).ok_or_else(cut)?;
+        last = last.max(Time(found.time.unwrap_or(0)));
         if let Some(raw) = found.raw
             && let Some(of) = damon.iter().find(|of| of.is(raw, big))
         {
@@ -116,6 +117,9 @@ pub(crate) fn read<R: BufRead + Seek>(
         sink.sample_of(row(&found), stack(&found))?;
         Ok(())
     })?;
+    if file.is_unfinished() {
+        sink.lost(Loss::CutFile.as_str(), 1, last);
+    }
     if !of_damon.is_empty() {
         // Those of several CPUs are not in the order of time.
         of_damon.sort_by_key(|event: &Event| event.time);

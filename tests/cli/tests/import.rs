@@ -76,6 +76,9 @@ fn what_a_record_lacks_is_null_and_said() {
     assert_eq!(samples["objects"][0]["name"], "anonymous memory");
     assert_eq!(samples["objects"][0]["samples"], 2);
     assert_eq!(samples["threads"].as_array().map(Vec::len), Some(2));
+    // The first screen says what is missing.
+    let first = good(&["report", "t"], folder.path());
+    assert!(first.contains("perf_lost: 5"), "{first}");
     let page = good(&["report", "t", "--all"], folder.path());
     assert!(
         page.contains("machine not recorded") && page.contains("cost        not recorded"),

@@ -134,6 +134,7 @@ impl<R: BufRead + Seek> File<R> {
                 length: size,
                 big,
                 data: Section { offset: 0, size },
+                is_unfinished: false,
             };
             all_parts.push((path, source));
         }
@@ -147,6 +148,7 @@ impl<R: BufRead + Seek> File<R> {
                     offset: PIPE_HEADER,
                     size: length.saturating_sub(PIPE_HEADER),
                 },
+                is_unfinished: false,
             },
             events: Events {
                 big,
@@ -181,6 +183,7 @@ impl<R: BufRead + Seek> File<R> {
         if data.size == 0 && data.offset < length {
             data.size = length - data.offset;
             file.source.data = data;
+            file.source.is_unfinished = true;
             return Ok(file);
         }
         file.source.data = data;
@@ -190,6 +193,12 @@ impl<R: BufRead + Seek> File<R> {
         };
         file.read_features(after, &bits)?;
         Ok(file)
+    }
+
+    /// Whether perf was ended before it could say how many records there are: what it had not written yet is missing, and the last
+    /// record may be cut.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.source.is_unfinished
     }
 
     /// The content of a feature, where the file has it.
@@ -323,6 +332,8 @@ struct Source<R> {
     length: u64,
     big: bool,
     data: Section,
+    /// The header does not say where the records end.
+    is_unfinished: bool,
 }
 
 /// A record as it stands in a file.
@@ -373,8 +384,8 @@ impl<R: BufRead + Seek> Source<R> {
             })
         })?;
         match unpacker {
-            Some(unpacker) => unpacker.end(length),
-            None => Ok(()),
+            Some(unpacker) if !self.is_unfinished => unpacker.end(length),
+            _ => Ok(()),
         }
     }
 
@@ -390,12 +401,24 @@ impl<R: BufRead + Seek> Source<R> {
             let cut = || Trouble::byte(at, "it ends within a record");
             let mut head = [0; HEAD];
             if end - at < HEAD as u64 {
-                return Err(cut());
+                return if self.is_unfinished {
+                    Ok(())
+                } else {
+                    Err(cut())
+                };
             }
             self.input.read_exact(&mut head)?;
+            // A file system may have made room that was never written to.
+            if self.is_unfinished && head == [0; HEAD] {
+                return Ok(());
+            }
             let (kind, misc, size) = parts(&head, self.big, at)?;
             if end - at < size as u64 {
-                return Err(cut());
+                return if self.is_unfinished {
+                    Ok(())
+                } else {
+                    Err(cut())
+                };
             }
             body.resize(size - HEAD, 0);
             self.input.read_exact(&mut body)?;
@@ -408,6 +431,9 @@ impl<R: BufRead + Seek> Source<R> {
                 HEADER_TRACING_DATA => u64::from(cursor.u32().unwrap_or(0)),
                 _ => 0,
             };
+            if end - at < more && self.is_unfinished {
+                return Ok(());
+            }
             if end - at < more {
                 let what = "it ends within the data that follow a record";
                 return Err(Trouble::byte(begin, what));

@@ -1,6 +1,6 @@
 //! Each format's files become the rows that they say, worked out by hand.
 
-use crate::common::{Imported, golden, imported, of_bytes};
+use crate::common::{Imported, golden, imported, of_bytes, of_paths};
 use varve_model::{Capability, ImportFormat};
 use varve_trace::ClockUnit;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
@@ -282,4 +282,31 @@ fn tabarnac_by_page_and_thread() {
     let objects = got.objects();
     assert_eq!(objects[0], "field heap 0x2083127000+4096 0..-");
     assert_eq!(objects[1], "stack of thread 1 stack 0x2083128000+4096 0..-");
+}
+
+/// The same file under two paths is one.
+#[test]
+fn a_file_that_is_named_twice_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(golden("small.lackey.txt"), &link).unwrap();
+    let got = of_paths(&[golden("small.lackey.txt"), link.clone()], None).unwrap();
+    assert_eq!(got.summary.samples, 4);
+    assert_eq!(got.summary.repeated, [link]);
+    let notes = got.trace().manifest.notes;
+    assert!(
+        notes.iter().any(|note| note.contains("was read once")),
+        "{notes:?}"
+    );
+}
+
+/// What the source lost stands in the statement, in words.
+#[test]
+fn losses_of_the_source_are_said() {
+    let got = imported(&["intel.perf-script.txt"]);
+    let statement = got.trace().manifest.completeness.statement;
+    assert!(
+        statement.contains("records that perf had no room for (perf_lost: 5)"),
+        "{statement}"
+    );
 }

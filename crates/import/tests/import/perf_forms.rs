@@ -289,3 +289,49 @@ fn a_compressed_record_cannot_be_without_end() {
         Ok(_) => panic!("it was imported"),
     }
 }
+
+/// perf was killed: its header has no size, and the last record may be cut, or zeros follow.
+#[test]
+fn an_unfinished_file_has_its_whole_records() {
+    use crate::perf_file::{USUAL, event, with_size};
+    let one = event(USUAL);
+    let mut records = one.comm((10, 10), "a", 1000, false);
+    for number in 0..100 {
+        let at = 0x60_0000 + number * 8;
+        records.extend(one.sample((10, 10), 2000 + number, 0x40_0100, at));
+    }
+    let whole = with_size(&[one], &records, 0);
+    let cut = with_size(&[one], &[&records[..], &records[..37]].concat(), 0);
+    let within_head = with_size(&[one], &[&records[..], &records[..5]].concat(), 0);
+    let padded = with_size(&[one], &[&records[..], &[0; 4096]].concat(), 0);
+    let odd = with_size(&[one], &[&records[..], &[0; 5]].concat(), 0);
+    for file in [whole, cut, within_head, padded, odd] {
+        let got = of_bytes(&file, None).unwrap();
+        assert_eq!(got.samples().len(), 100);
+        let manifest = got.trace().manifest;
+        assert_eq!(manifest.losses, [("cut_file".to_owned(), 1)].into());
+        let statement = manifest.completeness.statement;
+        assert!(
+            statement.contains("at which an imported file ends"),
+            "{statement}"
+        );
+    }
+    // A file whose header says how long it is, and that is shorter, is damaged.
+    let size = records.len() as u64;
+    let finished = with_size(&[one], &records, size);
+    assert!(
+        of_bytes(&finished, None)
+            .unwrap()
+            .trace()
+            .manifest
+            .losses
+            .is_empty()
+    );
+    let short = with_size(&[one], &records[..size as usize - 5], size);
+    match of_bytes(&short, None) {
+        Err(ImportError::Damaged { message, .. }) => {
+            assert!(message.contains("beyond its end"), "{message}")
+        }
+        _ => panic!("it was imported"),
+    }
+}

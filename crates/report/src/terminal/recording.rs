@@ -130,11 +130,14 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
     }
 }
 
+/// The word for what another tool recorded.
+const IMPORTED: &str = "imported";
+
 /// Whether all was recorded, in a word with its tone.
 fn completeness(a: &Analysis) -> (&'static str, Tone) {
     match a.trace.complete {
         true => ("complete", Tone::Good),
-        false if matches!(a.trace.backend, Backend::Import(_)) => ("imported", Tone::Notice),
+        false if matches!(a.trace.backend, Backend::Import(_)) => (IMPORTED, Tone::Notice),
         false if a.trace.losses.is_empty() && !a.trace.has(Capability::Touches) => {
             ("without pages", Tone::Notice)
         }
@@ -166,6 +169,11 @@ pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
     page.gap();
     let (word, tone) = completeness(a);
     page.labelled_within(word, tone, &short_statement(a), lines);
+    // The statement of an import begins with what it is, and may be longer than there is room.
+    let lost = losses(a);
+    if word == IMPORTED && !lost.is_empty() {
+        page.labelled_within("lost", Tone::Bad, &lost, lines);
+    }
     if let Some(text) = wrong(a) {
         page.labelled_within("WRONG", Tone::Bad, &text, lines);
     }

@@ -68,6 +68,10 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode, Failure> {
         })
         .map_err(failure)?
     };
+    for path in &summary.repeated {
+        let path = varve_report::quoted_path(path);
+        varve_ui::note(format!("{path} is named several times and was read once"));
+    }
     varve_ui::note(format!(
         "imported {} from {}; read it with `varve report {}`",
         what(&summary),
