@@ -95,9 +95,11 @@ fn by_content(head: &[u8]) -> Result<Content, String> {
         return Err("it is binary, and does not begin like a perf.data".to_owned());
     }
     if head.trim_ascii_start().starts_with(b"[") {
+        // A thread's name may begin like JSON.
         return match is_damo(head) {
             true => Ok(Content::DamonJson),
-            false => Err("it is not one of damo's records, though it may be JSON".to_owned()),
+            false => by_lines(head)
+                .map_err(|_| "it is not one of damo's records, though it may be JSON".to_owned()),
         };
     }
     by_lines(head)

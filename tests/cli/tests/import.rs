@@ -167,6 +167,73 @@ fn exported_text_is_imported_again() {
     }
 }
 
+/// Names of threads are whatever a program wants.
+#[test]
+fn samples_come_back_as_they_were_exported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut text = Vec::new();
+    for (at, name) in [
+        &b"[ET_NET 0]"[..],
+        b"a;b",
+        b"two  words",
+        b"\xff",
+        b"x 7",
+        b"(paren)",
+    ]
+    .iter()
+    .enumerate()
+    {
+        text.extend_from_slice(name);
+        let line = format!(
+            " 77/{} [001] 5.00000{at}: 1 mem-loads: {:16x}{:16x} |OP LOAD|LVL L1 hit|SNP None|TLB L1 hit|LCK No{:16} {:16x} f{at}+0x4 (/opt/app{})\n",
+            78 + at,
+            0x7e00_0000_2000u64,
+            0x508_0021,
+            at,
+            0x40_1abc,
+            if at % 2 == 0 { "" } else { "+0x1abc" },
+        );
+        text.extend_from_slice(line.as_bytes());
+    }
+    std::fs::write(folder.path().join("first.txt"), &text).expect("write");
+    let csv = |trace: &str| {
+        good(
+            &["export", trace, "--format", "csv", "-o", "-"],
+            folder.path(),
+        )
+    };
+    good(&["import", "first.txt", "-o", "first"], folder.path());
+    let to = [
+        "export",
+        "first",
+        "--format",
+        "perf-script",
+        "-o",
+        "second.txt",
+    ];
+    good(&to, folder.path());
+    good(&["import", "second.txt", "-o", "second"], folder.path());
+    let first = csv("first");
+    assert_eq!(first.lines().count(), 1 + 6, "{first}");
+    assert_eq!(csv("second"), first);
+    let again = ["export", "second", "--format", "perf-script", "-o", "-"];
+    let again = good(&again, folder.path());
+    let names = [
+        "[ET_NET 0]",
+        "a;b",
+        "two  words",
+        "\u{fffd}",
+        "x 7",
+        "(paren)",
+    ];
+    for (name, line) in names.iter().zip(again.lines()) {
+        let begin = format!("{name} ");
+        assert!(line.trim_start().starts_with(&begin), "{name}: {line}");
+    }
+    let text = std::fs::read_to_string(folder.path().join("second.txt")).expect("a text");
+    assert_eq!(again, text);
+}
+
 #[test]
 fn errors_name_the_file_the_line_and_a_way_out() {
     let folder = tempfile::tempdir().expect("a folder");

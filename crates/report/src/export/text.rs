@@ -49,11 +49,10 @@ fn quoted(text: &str) -> String {
 /// Lines such as `perf script` prints of a recording of `perf mem`, which `varve import` reads again.
 pub(super) fn perf_script(events: Events<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     events.for_each(|e| {
-        let name = events.thread(e.pid, e.tid);
+        let name = events.thread(e.pid, e.tid).trim();
         let name = if name.is_empty() { ":unknown" } else { name };
-        // Blanks in a name could not be distinguished from the next field.
-        let name = name.split_whitespace().next().unwrap_or(":unknown");
-        let tid = e.tid.map_or(e.pid.0, |tid| tid.0);
+        // As perf where it knows no thread.
+        let tid = e.tid.map_or(-1, |tid| i64::from(tid.0));
         write!(out, "{name:>16} {:>5}/{tid:<5} ", e.pid)?;
         if let Some(cpu) = e.cpu {
             write!(out, "[{:03}] ", cpu.0)?;
@@ -76,11 +75,13 @@ pub(super) fn perf_script(events: Events<'_>, out: &mut dyn Write) -> Result<(),
             write!(out, " {:>16x}", ip.0)?;
             let function = e.frames.first().and_then(|f| f.function.as_deref());
             let module = e.frames.first().and_then(|f| f.module.as_deref());
-            let (function, module) = (
-                function.unwrap_or("[unknown]"),
-                module.unwrap_or("[unknown]"),
-            );
-            write!(out, " {function} ({module})")?;
+            let offset = e.frames.first().and_then(|f| f.offset);
+            let (function, known) = (function.unwrap_or("[unknown]"), module.is_some());
+            write!(out, " {function} ({}", module.unwrap_or("[unknown]"))?;
+            if let Some(offset) = offset.filter(|_| known) {
+                write!(out, "+{offset:#x}")?;
+            }
+            write!(out, ")")?;
         }
         writeln!(out)?;
         Ok(())
