@@ -260,35 +260,41 @@ fn kept(judgement: &Judgement) -> Found {
     }
     let peak = memory.peak_usable_bytes?.0.max(1);
     if (kept + peak) as f64 / peak as f64 >= BLOWUP && resident as f64 / peak as f64 >= BLOWUP {
-        return Some((Side::Above, Diagnosis {
-            id: "blowup",
-            title: "it takes much more memory than the program ever has in use".into(),
-            evidence: format!(
-                "{} of its memory were resident, {:.1} times the {} of all blocks at the peak: what some threads free others do not get.",
-                format::bytes(Bytes(resident)),
-                resident as f64 / peak as f64,
-                format::bytes(Bytes(peak)),
-            ),
-            advice: advice::to_share(judgement).into(),
-            share: (resident - peak) as f64 / resident as f64,
-            share_of: "the resident memory",
-            by_program: false,
-        }));
+        return Some((
+            Side::Above,
+            Diagnosis {
+                id: "blowup",
+                title: "it takes much more memory than the program ever has in use".into(),
+                evidence: format!(
+                    "{} of its memory were resident, {:.1} times the {} of all blocks at the peak: what some threads free others do not get.",
+                    format::bytes(Bytes(resident)),
+                    resident as f64 / peak as f64,
+                    format::bytes(Bytes(peak)),
+                ),
+                advice: advice::to_share(judgement).into(),
+                share: (resident - peak) as f64 / resident as f64,
+                share_of: "the resident memory",
+                by_program: false,
+            },
+        ));
     }
     if memory.mostly_kept? >= LONG && memory.mostly_kept_ns? >= LONG_AGO {
-        return Some((Side::Above, Diagnosis {
-            id: "idle_cache",
-            title: "it keeps memory that the program freed long ago".into(),
-            evidence: format!(
-                "In {} of the time more than half of its resident memory was no block's: {} at the most.",
-                percent(memory.mostly_kept?),
-                format::bytes(Bytes(kept)),
-            ),
-            advice: advice::to_give_back(judgement),
-            share: kept as f64 / resident.max(1) as f64,
-            share_of: "the resident memory",
-            by_program: false,
-        }));
+        return Some((
+            Side::Above,
+            Diagnosis {
+                id: "idle_cache",
+                title: "it keeps memory that the program freed long ago".into(),
+                evidence: format!(
+                    "In {} of the time more than half of its resident memory was no block's: {} at the most.",
+                    percent(memory.mostly_kept?),
+                    format::bytes(Bytes(kept)),
+                ),
+                advice: advice::to_give_back(judgement),
+                share: kept as f64 / resident.max(1) as f64,
+                share_of: "the resident memory",
+                by_program: false,
+            },
+        ));
     }
     None
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{
-    Address, Bytes, Capability, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange,
-    Pid, SampleSource, SiteId, Tid, Time, TouchSource, is_recorders,
+    Address, Bytes, Capability, Duration, Interval, Loss, ObjectKind, Page, PageRange, Pid,
+    SampleSource, SiteId, Tid, Time, TouchSource, is_recorders,
 };
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,

@@ -364,7 +364,8 @@ impl Hold {
         match (freezer.is_empty(), ptrace) {
             (true, true) => text += "ptrace",
             (false, true) if self.spared.is_any() => {
-                text += ", and by ptrace where it was not in that, or would not all have survived it";
+                text +=
+                    ", and by ptrace where it was not in that, or would not all have survived it";
             }
             (false, true) => text += ", and by ptrace where it was not in that",
             (false, false) => {}

@@ -112,6 +112,7 @@ fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
         Section::Footprint if has_touches => footprint::write(page, a),
         Section::WorkingSet if has_touches => working_set::write(page, a),
         Section::Objects if has_touches => objects::write(page, a),
+        Section::Objects => objects::without_touches(page, a),
         Section::Phases => phases::write(page, a),
         Section::Processes => processes::write(page, a),
         Section::Threads => threads::write(page, a),
@@ -120,6 +121,6 @@ fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
         Section::Sharing => sharing::write(page, a),
         Section::Findings => findings::write(page, a),
         Section::Unknown => unknown::write(page, a, folder),
-        Section::Footprint | Section::WorkingSet | Section::Objects => (),
+        Section::Footprint | Section::WorkingSet => (),
     }
 }

@@ -89,6 +89,11 @@ fn what_a_record_lacks_is_null_and_said() {
         "{page}"
     );
     good(&["report", "t", "--html", "page.html"], folder.path());
+    let objects = good(&["report", "t", "--section", "objects"], folder.path());
+    assert!(
+        objects.contains("/data/input") && objects.contains("is not recorded"),
+        "{objects}"
+    );
 }
 
 #[test]

@@ -176,6 +176,7 @@ mod tests {
             name: (*name).to_owned(),
             count: *count,
             by_frees: *by_frees,
+            failed: 0,
             time_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(0),

@@ -181,7 +181,7 @@ enum Cause {
     InTurn,
     /// It grows, most often by this call.
     Grows(&'static str),
-    /// Of the waits more than half are no such calls: they are page faults.
+    /// Nearly all waits are in no such calls: they are page faults.
     Faults,
     /// Neither calls nor page faults were seen.
     Unknown,
@@ -191,6 +191,8 @@ enum Cause {
 const MAPPING: [&str; 6] = ["mmap", "munmap", "mremap", "mprotect", "brk", "madvise"];
 /// Those by which memory is taken.
 const TAKING: [&str; 4] = ["mprotect", "brk", "mmap", "mremap"];
+/// Waits are mostly in page faults where they are more than so many times the calls: a call waits once, and brings a page fault or so with it.
+const MOSTLY: u64 = 4;
 /// It goes back in turn where so large a part of the other calls give it back, as one in so many: one that only grows has next to none.
 const IN_TURN: u64 = 4;
 
@@ -199,7 +201,7 @@ impl Cause {
         let (all, ..) = calls(judgement, &MAPPING);
         let returned = advice::Returned::of(judgement).all();
         let is_in_turn = returned > 0 && returned * IN_TURN >= all.saturating_sub(returned);
-        let is_in_faults = all.saturating_mul(2) < lock.waits;
+        let is_in_faults = all.saturating_mul(MOSTLY) < lock.waits;
         let taking = |name: &str| {
             let (count, by_frees) = calls_within_frees(judgement, name);
             count.saturating_sub(by_frees)
@@ -293,6 +295,7 @@ mod tests {
             name: (*name).to_owned(),
             count: *count,
             by_frees: *by_frees,
+            failed: 0,
             time_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(0),

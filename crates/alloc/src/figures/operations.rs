@@ -558,6 +558,7 @@ mod tests {
             total_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(0),
+            failed: 0,
         };
         let tables = Tables {
             operations: vec![row("malloc", 0, 2, 0), row(TRIM, 0, 3, 0)],

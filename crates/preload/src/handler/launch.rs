@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use varve_preload_abi::SHARED_USER;
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::Connection;
-use varve_preload_abi::SHARED_USER;
 
 use super::exempt::{note_arguments, note_statics};
 use super::messages::{Socket, close};

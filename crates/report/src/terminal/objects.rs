@@ -70,6 +70,32 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     coldest(page, a);
 }
 
+/// The largest objects of a trace that does not say which pages were touched.
+pub(super) fn without_touches(page: &mut Page, a: &Analysis) {
+    if a.groups.is_empty() {
+        return;
+    }
+    page.heading("Largest objects");
+    let mut largest: Vec<&Group> = a.groups.iter().collect();
+    largest.sort_by(|a, b| size(b).cmp(&size(a)).then_with(|| a.name.cmp(&b.name)));
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("size", Align::Right),
+    ]);
+    for g in largest.iter().take(page.rows(HOTTEST)) {
+        table.row([
+            named(g),
+            g.kind.as_str().to_owned(),
+            size(g).map_or(ABSENT.to_owned(), format::bytes),
+        ]);
+    }
+    page.table(&table);
+    page.more(largest.len(), HOTTEST, 0);
+    let text = "which of their pages were touched is not recorded; samples of them, where there are any, are in --section samples";
+    page.wrapped(text, Tone::Faint);
+}
+
 /// The share of all page touches.
 fn share_of(g: &Group) -> f64 {
     g.touch_share.unwrap_or_default()

@@ -94,6 +94,10 @@ impl Counts {
     }
 }
 
+/// So much at once for which the kernel is to set no memory aside is addresses, of which hardly any are used, as for an allocator's own tables: to look at
+/// each would take the recorder a second.
+const ADDRESSES: Bytes = Bytes(64 << 30);
+
 /// Rows with the time that samples stand for.
 const CLOCK_FIRST_TOUCH: &str = "clock_first_touch";
 const CLOCK_CAME_AGAIN: &str = "clock_came_again";
@@ -278,7 +282,9 @@ impl Process {
                 let has = |flag: i32| flags & flag.cast_unsigned() != 0;
                 // Where the kernel chose the place nothing was there.
                 self.empty(result, bytes, way.filter(|_| has(libc::MAP_FIXED)));
-                self.map(result, bytes, by_operation && has(libc::MAP_ANONYMOUS));
+                let is_reserved = has(libc::MAP_NORESERVE) && bytes >= ADDRESSES;
+                let is_memory = has(libc::MAP_ANONYMOUS) && !is_reserved;
+                self.map(result, bytes, by_operation && is_memory);
             }
             MappingCall::Unmap { address, bytes } => {
                 self.empty(address, bytes, way);

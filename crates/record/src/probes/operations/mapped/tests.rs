@@ -56,6 +56,16 @@ fn what_the_program_maps_is_not_the_allocators() {
 }
 
 #[test]
+fn addresses_are_no_memory() {
+    let reserved = MAP | libc::MAP_NORESERVE.cast_unsigned();
+    let arena = call(map(128 << 20, reserved), 0x10_0000, true);
+    let table = call(map(256 << 30, reserved), 0x1_0000_0000, true);
+    assert_eq!(after(&[arena, table]), [(0x10_0000, 128 << 20)]);
+    let block = call(map(256 << 30, MAP), 0x1_0000_0000, true);
+    assert_eq!(after(&[block]), [(0x1_0000_0000, 256 << 30)]);
+}
+
+#[test]
 fn a_block_that_moves_is_where_it_went() {
     let first = call(map(0x4000, MAP), 0x10_0000, true);
     let remap = |from, to: i64, by_operation| {
