@@ -38,6 +38,10 @@ uncounted_processes: number,
  */
 uncounted: string | null, 
 /**
+ * Whether the program that the command ran at last is one of them.
+ */
+uncounted_command: boolean, 
+/**
  * The name of the allocator of the process with the most memory.
  */
 allocator: string, 

@@ -24,7 +24,7 @@ export function alloc(change = () => {}) {
   ];
   const judgement = {
     schema: "varve-alloc/1",
-    trace: { command: ["./prog"], duration_ns: 12 * S, cut: null, limited_processes: 0, limited: null, uncounted_processes: 0, uncounted: null, allocator: "glibc", allocator_file: "/lib/libc.so.6", time_every: 64, notes: [], lost: 0, probe_ns: null, attached: false, plain_call_ns: 90, call_ns: 310 },
+    trace: { command: ["./prog"], duration_ns: 12 * S, cut: null, limited_processes: 0, limited: null, uncounted_processes: 0, uncounted: null, uncounted_command: false, allocator: "glibc", allocator_file: "/lib/libc.so.6", time_every: 64, notes: [], lost: 0, probe_ns: null, attached: false, plain_call_ns: 90, call_ns: 310 },
     verdict: { answer: "yes", sentence: "The allocator (glibc) is a problem: its threads wait for each other's locks. It takes 31 % of the CPU time.", time_share: 0.31, time_share_error: 0.02, memory_share: 0.2 },
     diagnoses: [{ id: "lock", title: "its threads wait for each other's locks", evidence: "4 threads allocate; their operations waited 2.1 s.", advice: "Take an allocator with caches for each thread.", share: 0.4, share_of: "the CPU time", by_program: false },
       { id: "leak", title: "memory is never freed", evidence: "30 MiB were left alone.", advice: "Free it.", share: 0.1, share_of: "the memory at the peak", by_program: true }],

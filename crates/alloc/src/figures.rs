@@ -406,6 +406,7 @@ pub(crate) fn about(trace: &Trace, tables: &Tables) -> About {
         limited: uncounted::limited(limited_processes, locked_processes),
         uncounted_processes: uncounted.processes,
         uncounted: uncounted.sentence,
+        uncounted_command: uncounted.command,
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,

@@ -60,6 +60,8 @@ pub struct About {
     pub uncounted_processes: u64,
     /// Which these are and why, as a sentence; null where there are none.
     pub uncounted: Option<String>,
+    /// Whether the program that the command ran at last is one of them.
+    pub uncounted_command: bool,
     /// The name of the allocator of the process with the most memory.
     pub allocator: String,
     /// The file that has it.

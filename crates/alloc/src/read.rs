@@ -28,6 +28,8 @@ pub(crate) struct Tables {
     pub(crate) processes: HashMap<Pid, String>,
     /// Processes into which the preload library did not come: their programs, and the words for why.
     pub(crate) unreached: Vec<(Pid, String, String)>,
+    /// The command's own process, and that word, where it came not into the last program that this ran.
+    pub(crate) unreached_command: Option<(Pid, String)>,
     /// When processes ended.
     pub(crate) ends: HashMap<Pid, Time>,
     /// When the programs of a process began, each after the one before it.
@@ -43,7 +45,11 @@ impl Tables {
         let is_own = |row: &OperationChargeRow| row.operation.as_deref() == Some("counting");
         let (counting, charges) = charges.into_iter().partition(is_own);
         let losses = &trace.manifest.losses;
+        let command = Pid(trace.manifest.target.pid);
+        let of_command = processes.iter().filter(|p| p.pid == command);
+        let last = of_command.max_by_key(|p| p.born_ns);
         Ok(Tables {
+            unreached_command: last.and_then(|p| Some((command, p.objects_why.clone()?))),
             lost_mappings: losses
                 .get(Loss::MappingEvents.as_str())
                 .copied()

@@ -6,7 +6,7 @@ use varve_analyse::format;
 
 use crate::bounds::Side;
 use crate::diagnoses::given_back;
-use crate::{Judgement, Share};
+use crate::{About, Judgement, Share};
 
 /// Whether it is the allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
@@ -45,6 +45,9 @@ const NOTABLE_ERROR: f64 = 0.1;
 /// The sentence where nothing was counted, or next to nothing.
 const UNCOUNTED: &str =
     "Whether the allocator is a problem is not known: operations were not counted.";
+/// The sentence where the clocks cannot say how much it works, and more would have been counted elsewhere.
+const UNCOUNTED_IN_PART: &str =
+    "Whether the allocator is a problem is not known: some processes were not counted.";
 /// Of fewer operations nothing is said.
 const FEW_OPERATIONS: u64 = 100;
 
@@ -59,6 +62,11 @@ fn is_unsure(share: Share) -> bool {
 /// Whether the share is near the bound: a longer run would tell on which side, and change nothing in what is to be done.
 fn is_near(share: Share) -> bool {
     is_unsure(share) && share.error <= NEAR
+}
+
+/// Whether there is nothing to judge, because what the command ran was not counted: a few operations may be those of a program that began it.
+fn lacks_the_program(about: &About, operations: u64) -> bool {
+    about.uncounted_command || operations < FEW_OPERATIONS && about.lacks_processes()
 }
 
 /// Of a program of which nothing was counted.
@@ -131,17 +139,14 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         unsure.filter(|_| uncounted.is_none()),
         uncounted.or_else(|| given_back::perhaps(judgement)),
     );
+    if first.is_none() && lacks_the_program(&judgement.trace, count) {
+        return uncounted();
+    }
+    let is_short = time_share.is_none_or(|share| is_unsure(share) && !is_near(share));
     let (answer, what) = match (first, unsure, perhaps) {
         (Some(first), ..) => (
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
-        ),
-        _ if count < FEW_OPERATIONS && judgement.trace.lacks_processes() => {
-            (Answer::Unknown, UNCOUNTED.to_owned())
-        }
-        _ if count < FEW_OPERATIONS => (
-            Answer::Unknown,
-            "Too few allocator operations were seen to judge.".to_owned(),
         ),
         (None, Some(first), _) => (
             Answer::Unknown,
@@ -154,6 +159,13 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Unknown,
             format!("Whether the allocator ({name}) is a problem is not known: {why}."),
         ),
+        (None, None, None) if count < FEW_OPERATIONS => (
+            Answer::Unknown,
+            "Too few allocator operations were seen to judge.".to_owned(),
+        ),
+        (None, None, None) if is_short && judgement.trace.lacks_processes() => {
+            (Answer::Unknown, UNCOUNTED_IN_PART.to_owned())
+        }
         (None, None, None) if time_share.is_none() => (
             Answer::Unknown,
             format!(
@@ -246,6 +258,47 @@ mod tests {
             verdict.sentence
         );
         assert!(!verdict.sentence.contains("not your problem"));
+    }
+
+    /// As of blocks of a gigabyte on huge pages, which a few operations map and unmap.
+    #[test]
+    fn few_operations_are_no_reason_where_there_is_another() {
+        let mut judgement = judgement();
+        judgement.operations.clear();
+        assert!(of(&judgement).sentence.starts_with("Too few"));
+        judgement.given_back = GivenBack {
+            bytes: Bytes(50 << 30),
+            unknown: Some(UnknownTouches {
+                at_most: Share {
+                    share: 0.4,
+                    error: 0.03,
+                },
+                why: "a page fault may have brought more than 4 KiB (huge pages)".into(),
+            }),
+            ..GivenBack::default()
+        };
+        let verdict = of(&judgement);
+        assert_eq!(verdict.answer, Answer::Unknown);
+        let sentence = &verdict.sentence;
+        assert!(sentence.contains("huge pages"), "{sentence}");
+        assert!(!sentence.contains("Too few"), "{sentence}");
+    }
+
+    /// As where `env` replaces LD_PRELOAD: its own operations are counted, and those of the program that it becomes are not.
+    #[test]
+    fn a_command_that_was_not_counted_is_not_judged_by_what_began_it() {
+        let mut judgement = judgement();
+        judgement.trace.uncounted = Some("Operations of 1 process were not counted.".into());
+        assert_eq!(of(&judgement).answer, Answer::No);
+        judgement.time.sampled = Share::of(1, 8);
+        judgement.time.samples = 8;
+        assert!(of(&judgement).sentence.contains("some processes"));
+        judgement.trace.uncounted = None;
+        assert!(of(&judgement).sentence.contains("the run is too short"));
+        judgement.trace.uncounted_command = true;
+        assert_eq!(of(&judgement), uncounted());
+        judgement.time.sampled = Share::of(10, 1000);
+        assert_eq!(of(&judgement), uncounted());
     }
 
     #[test]

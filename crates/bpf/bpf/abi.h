@@ -394,6 +394,7 @@ struct rec_fork {
 #define EXEC_OTHER_ROOT 4u /* its root folder is not the recorder's */
 #define EXEC_PRELOADS 8u   /* LD_PRELOAD is among its variables */
 #define EXEC_NO_PRELOAD 16u /* it is not, as all of them were looked at */
+#define EXEC_NO_VARIABLES 32u /* it has none at all */
 struct rec_exec {
 	struct record r; /* aux: length of path */
 	u64 mm;

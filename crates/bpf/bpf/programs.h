@@ -78,6 +78,8 @@ static __always_inline void describe_program(struct rec_exec *rec, struct task_s
 	value = find_preload(arguments, mm);
 	if (value == 1) {
 		rec->flags |= EXEC_NO_PRELOAD;
+		if (BPF_CORE_READ(mm, env_start) == BPF_CORE_READ(mm, env_end))
+			rec->flags |= EXEC_NO_VARIABLES;
 	} else if (value) {
 		found = bpf_probe_read_user_str(variable, VARIABLE_BYTES, (void *)value);
 		rec->flags |= EXEC_PRELOADS;

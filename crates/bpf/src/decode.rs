@@ -110,6 +110,8 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 has_more: raw.arguments >= abi::ARGUMENT_BYTES,
                 preload: if raw.flags & abi::EXEC_PRELOADS != 0 {
                     Preload::Is(part(abi::VARIABLE_AT, raw.variable.saturating_sub(1))?)
+                } else if raw.flags & abi::EXEC_NO_VARIABLES != 0 {
+                    Preload::NoVariables
                 } else if raw.flags & abi::EXEC_NO_PRELOAD != 0 {
                     Preload::Absent
                 } else {

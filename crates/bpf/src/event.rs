@@ -247,6 +247,8 @@ pub enum ForkKind {
 /// What the variable `LD_PRELOAD` of a program is
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preload<'a> {
+    /// It has no variables at all
+    NoVariables,
     /// It has none
     Absent,
     /// This, which may be cut at 255 bytes

@@ -476,7 +476,7 @@ table! {
         exit_code: Option<i32>,
         /// Who reported its heap objects and mappings: `preload`, the library in it, or `kernel`, system calls alone; null where nobody did.
         objects: Option<String>,
-        /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `bits` (it is a 32-bit program), `musl` (its C library is musl), `sanitizer` (it is built with a sanitizer, which must stand in front of the allocator alone), `unanswered` (it did not connect in time).
+        /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `replaced` (its LD_PRELOAD has other libraries alone), `removed` (it has no LD_PRELOAD), `cleared` (it has no variables at all), `root` (the library is not to be found in its root folder, or not to be read), `bits` (it is a 32-bit program), `musl` (its C library is musl), `sanitizer` (it is built with a sanitizer, which must stand in front of the allocator alone), `unanswered` (it did not connect in time).
         objects_why: Option<String>,
         /// The most memory that was resident at once, from its beginning to its end, as the kernel counts it for `getrusage` (`ru_maxrss`): without hugetlbfs, with what Varve has in the process. Where there is one count for all processors it is exact; since Linux 6.2 each processor may hold back some pages.
         peak_resident_bytes: Option<Bytes>,

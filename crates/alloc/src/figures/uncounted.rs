@@ -10,12 +10,34 @@ use crate::read::Tables;
 /// Programs that a sentence names.
 const NAMES: usize = 4;
 
+/// What helps, by the words for why nothing was counted.
+const HINTS: [(&[&str], &str); 4] = [
+    (
+        &["static"],
+        "A program that loads no libraries is counted where it is the command itself and has its symbols (linked without -s, not stripped).",
+    ),
+    (
+        &["replaced"],
+        "What else is to be preloaded is named by LD_PRELOAD in the environment of varve itself, or by --allocator: it comes behind what counts.",
+    ),
+    (
+        &["removed", "cleared"],
+        "A program is counted where it is the command itself, and nothing between takes LD_PRELOAD from its environment.",
+    ),
+    (
+        &["rights"],
+        "A program that gains rights is counted where it runs already (-p).",
+    ),
+];
+
 /// Processes of which nothing was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uncounted {
     pub(super) processes: u64,
     /// How many, which and why; none where there are none.
     pub(super) sentence: Option<String>,
+    /// Whether the program that the command ran at last is one of them.
+    pub(super) command: bool,
 }
 
 /// What limits of the address space have kept from being counted, of so many processes, and that others locked their memory.
@@ -42,12 +64,15 @@ pub(super) fn limited(limited: u64, locked: u64) -> Option<String> {
 /// `preloaded`: the library counted, and no probes.
 pub(super) fn uncounted(tables: &Tables, lost: impl Fn(Loss) -> u64, preloaded: bool) -> Uncounted {
     let counted: HashSet<Pid> = tables.memory.iter().map(|row| row.pid).collect();
+    // One that was counted had no answer in time, and one later.
+    let reason_of = |pid: &Pid, why: &str| {
+        let is_counted = why == "unanswered" && counted.contains(pid);
+        why_not_preloaded(why).filter(|_| preloaded && !is_counted)
+    };
     let mut seen = HashSet::new();
     let mut programs: BTreeMap<(&str, &'static str), u64> = BTreeMap::new();
     for (pid, exe, why) in &tables.unreached {
-        // One that was counted had no answer in time, and one later.
-        let is_counted = why == "unanswered" && counted.contains(pid);
-        let reason = why_not_preloaded(why).filter(|_| preloaded && !is_counted);
+        let reason = reason_of(pid, why);
         // A process may go on to another program.
         if let Some(reason) = reason.filter(|_| seen.insert((*pid, exe))) {
             let name = exe.rsplit('/').next().unwrap_or_default();
@@ -84,29 +109,31 @@ pub(super) fn uncounted(tables: &Tables, lost: impl Fn(Loss) -> u64, preloaded: 
     }
     let of_losses = if preloaded { unheard } else { 0 } + unfollowed;
     let processes = programs.iter().map(|(_, count)| count).sum::<u64>() + of_losses;
-    let needs_names = programs
-        .iter()
-        .any(|((_, reason), _)| Some(*reason) == why_not_preloaded("static"));
-    let hint = match needs_names {
-        true => {
-            " A program that loads no libraries is counted where it is the command itself and has its symbols (linked without -s, not stripped)."
-        }
-        false => "",
+    let has = |words: &[&str]| {
+        let is_one = |reason| words.iter().any(|word| why_not_preloaded(word) == reason);
+        programs.iter().any(|((_, reason), _)| is_one(Some(*reason)))
     };
+    let hints = HINTS.iter().filter(|(words, _)| has(words));
+    let hints: String = hints.map(|(_, hint)| format!(" {hint}")).collect();
+    let command = tables.unreached_command.as_ref();
     Uncounted {
         processes,
         sentence: (processes > 0).then(|| {
             format!(
-                "Allocator operations of {} were not counted: {}.{hint}",
+                "Allocator operations of {} were not counted: {}.{hints}",
                 format::processes(processes),
                 names.join(", ")
             )
         }),
+        command: command.is_some_and(|(pid, why)| reason_of(pid, why).is_some()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use varve_model::{Bytes, Time};
+    use varve_trace::tables::HeapMemoryRow;
+
     use super::*;
 
     fn said(unreached: &[(u32, &str, &str)], losses: &[(Loss, u64)], preloaded: bool) -> Uncounted {
@@ -131,7 +158,7 @@ mod tests {
                 (2, "/opt/own", "static"),
                 (3, "/opt/own", "static"),
                 (3, "/opt/own", "static"),
-                (4, "/bin/clean", "environment"),
+                (4, "/bin/clean", "cleared"),
             ],
             &[(Loss::UnheardProcesses, 2), (Loss::UntrackedChildren, 1)],
             true,
@@ -140,11 +167,71 @@ mod tests {
         let sentence = found.sentence.unwrap();
         assert_eq!(
             sentence,
-            "Allocator operations of 6 processes were not counted: 2 of own (it loads no libraries), clean (LD_PRELOAD was dropped), \
+            "Allocator operations of 6 processes were not counted: 2 of own (it loads no libraries), clean (its environment was cleared), \
              2 that could not reach the recorder after a fork (chroot, seccomp, no free descriptor; which is not known), \
              1 that could not be followed (which is not known). A program that loads no libraries is counted where it is the \
-             command itself and has its symbols (linked without -s, not stripped)."
+             command itself and has its symbols (linked without -s, not stripped). A program is counted where it is the command \
+             itself, and nothing between takes LD_PRELOAD from its environment."
         );
+        assert!(!found.command);
+    }
+
+    #[test]
+    fn what_took_the_library_away_is_named_with_what_helps() {
+        for (why, reason, hint) in [
+            ("replaced", "LD_PRELOAD was replaced", "--allocator"),
+            ("removed", "LD_PRELOAD was removed", "nothing between"),
+            ("cleared", "environment was cleared", "nothing between"),
+            ("rights", "it gained rights by its file", "(-p)"),
+            ("static", "it loads no libraries", "its symbols"),
+        ] {
+            let found = said(&[(2, "/opt/own", why)], &[], true);
+            let sentence = found.sentence.unwrap();
+            assert!(sentence.contains(&format!("{reason})")), "{sentence}");
+            assert!(sentence.contains(hint), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn the_command_itself_is_what_it_ran_at_last() {
+        let of = |why: &str, counted, preloaded| {
+            let mut tables = Tables {
+                unreached_command: Some((Pid(7), why.to_owned())),
+                ..Tables::default()
+            };
+            if counted {
+                tables.memory.push(memory(7));
+            }
+            uncounted(&tables, |_| 0, preloaded).command
+        };
+        assert!(of("replaced", false, true));
+        // The program that replaced it was counted.
+        assert!(of("replaced", true, true));
+        assert!(!of("unanswered", true, true));
+        assert!(!of("replaced", false, false));
+        assert!(!said(&[], &[], true).command);
+    }
+
+    fn memory(pid: u32) -> HeapMemoryRow {
+        HeapMemoryRow {
+            time_ns: Time(1),
+            pid: Pid(pid),
+            allocator: String::new(),
+            requested_bytes: Bytes(0),
+            usable_bytes: None,
+            blocks: 0,
+            peak_requested_bytes: Bytes(0),
+            peak_usable_bytes: None,
+            peak_ns: Time(1),
+            resident_bytes: None,
+            mapped_bytes: None,
+            heap_resident_bytes: None,
+            kept_bytes: None,
+            own_bytes: Bytes(0),
+            uncounted: 0,
+            unknown_frees: 0,
+            unseen_frees: 0,
+        }
     }
 
     #[test]

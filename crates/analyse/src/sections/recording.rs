@@ -388,7 +388,9 @@ pub fn why_not_preloaded(word: &str) -> Option<&'static str> {
     Some(match word {
         "static" => "it loads no libraries",
         "rights" => "it gained rights by its file",
-        "environment" => "LD_PRELOAD was dropped",
+        "replaced" => "LD_PRELOAD was replaced",
+        "removed" => "LD_PRELOAD was removed",
+        "cleared" => "its environment was cleared",
         "root" => "its root folder lacks the library",
         "bits" => "32 bits",
         "musl" => "its C library is musl",

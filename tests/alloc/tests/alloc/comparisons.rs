@@ -391,10 +391,10 @@ fn an_exchange_without_effect_is_seen_in_the_recorded_run() {
     let jemalloc = of(&found, "jemalloc");
     assert!(jemalloc["failed"].is_null() && jemalloc["wall"].is_object());
     assert_eq!(jemalloc["judgement"]["trace"]["allocator"], "jemalloc");
-    // It drops what is to be preloaded.
+    // It leaves no variable.
     let found = with(&["env", "-i"]);
     let jemalloc = of(&found, "jemalloc");
-    let why = "the exchange had no effect on alloc_work: LD_PRELOAD was dropped";
+    let why = "the exchange had no effect on alloc_work: its environment was cleared";
     assert_eq!(jemalloc["failed"], why);
     assert!(jemalloc["wall"].is_null());
     let advice = found["advice"].as_str().unwrap();

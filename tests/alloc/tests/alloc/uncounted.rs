@@ -1,5 +1,6 @@
 //! Processes that cannot be counted are named, and nothing is said of what they did.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +65,7 @@ fn a_stripped_program_without_libraries_has_no_zeros() {
     let recorded = record(&[], &[program.to_str().unwrap()]);
     let about = &recorded.judgement["trace"];
     assert_eq!(about["uncounted_processes"], 1, "{about}");
+    assert_eq!(about["uncounted_command"], true, "{about}");
     let text = report(&recorded);
     let uncounted =
         "Allocator operations of 1 process were not counted: alone (it loads no libraries).";
@@ -116,6 +118,63 @@ fn a_program_without_libraries_that_has_symbols_has_figures() {
     assert!(recorded.count("malloc") >= 10_000);
 }
 
+/// What `env` begins with is counted, and not what it becomes: the reason is what it did to the environment, and no verdict rests on its own operations.
+#[test]
+fn what_took_the_library_away_is_said() {
+    let (program, other) = (workload("alloc_work"), workload("libsick_none.so"));
+    let replaces = format!("LD_PRELOAD={}", other.display());
+    let behind = "LD_PRELOAD in the environment of varve itself";
+    let first = "nothing between takes LD_PRELOAD from its environment";
+    for (env, reason, hint) in [
+        (&[&*replaces][..], "LD_PRELOAD was replaced", behind),
+        (&["LD_PRELOAD="][..], "LD_PRELOAD was removed", first),
+        (&["-u", "LD_PRELOAD"][..], "LD_PRELOAD was removed", first),
+        (&["-i"][..], "its environment was cleared", first),
+        (&["-i", "A=1"][..], "LD_PRELOAD was removed", first),
+    ] {
+        let work = [program.to_str().unwrap(), "churn", "1", "300", "20000"];
+        let command = [&["env"][..], env, &work[..]].concat();
+        require_uncounted(&record(&[], &command), reason, hint);
+    }
+    // The remedy of what is replaced.
+    let options = ["--allocator", other.to_str().unwrap()];
+    let work = [program.to_str().unwrap(), "churn", "1", "300", "20000"];
+    let counted = record(&options, &work);
+    assert_eq!(counted.judgement["trace"]["uncounted_command"], false);
+    assert!(counted.count("malloc") >= 20_000);
+}
+
+/// Its file belongs to another user, whose rights it gains.
+#[test]
+fn a_program_that_gains_rights_is_said_to() {
+    const NOBODY: u32 = 65534;
+    let folder = tempfile::tempdir().unwrap();
+    let program = alone(folder.path(), &[]);
+    std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    // As the command itself it is refused.
+    let run = format!("exec {}", program.display());
+    let recorded = record(&[], &["sh", "-c", &run]);
+    require_uncounted(&recorded, "it gained rights by its file", "(-p)");
+}
+
+fn require_uncounted(recorded: &Recorded, reason: &str, hint: &str) {
+    let about = &recorded.judgement["trace"];
+    assert_eq!(about["uncounted_processes"], 1, "{reason}: {about}");
+    assert_eq!(about["uncounted_command"], true, "{reason}: {about}");
+    let said = about["uncounted"].as_str().unwrap();
+    assert!(said.contains(&format!("({reason})")), "{said}");
+    assert!(said.contains(hint), "{said}");
+    let verdict = &recorded.judgement["verdict"];
+    assert_eq!(verdict["answer"], "unknown", "{reason}");
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(
+        sentence.ends_with("is not known: operations were not counted."),
+        "{reason}: {sentence}"
+    );
+}
+
 /// The parent is counted; of its children one is not, and one has no library in its environment.
 #[test]
 fn children_that_are_not_counted_are_named() {
@@ -133,7 +192,7 @@ fn children_that_are_not_counted_are_named() {
         "{text}"
     );
     assert!(
-        text.contains("alloc_work (LD_PRELOAD was dropped)"),
+        text.contains("alloc_work (its environment was cleared)"),
         "{text}"
     );
     assert!(recorded.count("malloc") >= 20_000);

@@ -222,7 +222,7 @@ fn a_cleaned_environment_has_the_kernels_objects() {
     let stage = Stage::new();
     let heap = heap(&stage);
     let command = [OsStr::new("env"), OsStr::new("-i"), heap.as_os_str()];
-    record(&stage, 1, &command).require(1, "kernel", Some("environment"));
+    record(&stage, 1, &command).require(1, "kernel", Some("cleared"));
 }
 
 #[test]

@@ -16,8 +16,12 @@ pub(crate) enum WhyNot {
     Static,
     /// It gained rights by its file's bits: the loader drops the library.
     Rights,
-    /// Its environment lacks the library: whoever started it has cleaned it.
-    Environment,
+    /// Its `LD_PRELOAD` has other libraries alone.
+    Replaced,
+    /// It has no `LD_PRELOAD`.
+    Removed,
+    /// It has no variables at all.
+    Cleared,
     /// The library is not to be found in its root folder, or its user may not read it.
     Root,
     /// It is a 32-bit program.
@@ -36,7 +40,9 @@ impl WhyNot {
         match self {
             WhyNot::Static => "static",
             WhyNot::Rights => "rights",
-            WhyNot::Environment => "environment",
+            WhyNot::Replaced => "replaced",
+            WhyNot::Removed => "removed",
+            WhyNot::Cleared => "cleared",
             WhyNot::Root => "root",
             WhyNot::Bits => "bits",
             WhyNot::Musl => "musl",
@@ -63,18 +69,19 @@ impl WhyNot {
         }
         // In this order: a process whose variables can be read then had its root folder before.
         let has_library = !exec.has_other_root || in_its_root(exec.pid, library);
-        let preloads = match exec.preload {
-            Preload::Absent => false,
-            Preload::Is(list) if is_listed(list, library) => true,
-            Preload::Is(list) if list.len() < MAX_LIST => false,
+        let lacks = match exec.preload {
+            Preload::NoVariables => Some(WhyNot::Cleared),
+            Preload::Absent => Some(WhyNot::Removed),
+            Preload::Is(list) if is_listed(list, library) => None,
+            Preload::Is(list) if list.len() < MAX_LIST => Some(of_others(list)),
             // Of many variables, or a long one, the kernel's part sees the first.
-            _ => preloads_now(exec.pid, library)?,
+            _ => lacks(&variables_now(exec.pid)?, library),
         };
-        match (has_library, preloads) {
-            (true, true) => None,
+        match (has_library, lacks) {
+            (true, None) => None,
             // Then it has begun again without the library.
-            (true, false) if is_sanitized(&program) => Some(WhyNot::Sanitizer),
-            (true, false) => Some(WhyNot::Environment),
+            (true, Some(_)) if is_sanitized(&program) => Some(WhyNot::Sanitizer),
+            (true, Some(why)) => Some(why),
             (false, _) => Some(WhyNot::Root),
         }
     }
@@ -89,22 +96,36 @@ fn is_loader(pid: Pid) -> bool {
 /// Longer ones are cut.
 const MAX_LIST: usize = 255;
 
-/// Whether a process has the library preloaded, as its environment shows now; none where it is gone.
-fn preloads_now(pid: Pid, library: &Path) -> Option<bool> {
+/// A process's environment as it is now, variables that end in zero bytes; none where it is gone.
+fn variables_now(pid: Pid) -> Option<Vec<u8>> {
     let variables = fs::read(format!("/proc/{pid}/environ")).ok()?;
     // A process that is on its way out shows neither variables nor words.
     if variables.is_empty() && varve_sys::cmdline(pid).is_ok_and(|words| words.is_empty()) {
         return None;
     }
-    Some(preloads(&variables, library))
+    Some(variables)
 }
 
-/// Whether an environment, variables that end in zero bytes, has the library preloaded.
-fn preloads(variables: &[u8], library: &Path) -> bool {
-    let mut lists = variables
+/// Why an environment does not have the library preloaded; none where it has.
+fn lacks(variables: &[u8], library: &Path) -> Option<WhyNot> {
+    let lists = variables
         .split(|b| *b == 0)
         .filter_map(|v| v.strip_prefix(b"LD_PRELOAD="));
-    lists.any(|list| is_listed(list, library))
+    let lists: Vec<&[u8]> = lists.collect();
+    match lists.as_slice() {
+        _ if lists.iter().any(|list| is_listed(list, library)) => None,
+        [] if variables.is_empty() => Some(WhyNot::Cleared),
+        [] => Some(WhyNot::Removed),
+        [list, ..] => Some(of_others(list)),
+    }
+}
+
+/// What became of the library where a list has not got it.
+fn of_others(list: &[u8]) -> WhyNot {
+    match list.iter().all(|b| matches!(b, b':' | b' ')) {
+        true => WhyNot::Removed,
+        false => WhyNot::Replaced,
+    }
 }
 
 /// Whether a list of libraries to be preloaded has this one.
@@ -134,12 +155,14 @@ mod tests {
     #[test]
     fn the_library_is_found_among_others() {
         let library = Path::new("/a/b.so");
-        let has = |text: &str| preloads(text.as_bytes(), library);
-        assert!(has("X=1\0LD_PRELOAD=/a/b.so\0Y=2\0"));
-        assert!(has("LD_PRELOAD=/c.so:/a/b.so d.so\0"));
-        assert!(!has("LD_PRELOAD=/c.so\0"));
-        assert!(!has("LD_PRELOAD_=/a/b.so\0X=/a/b.so\0"));
-        assert!(!has(""));
+        let why = |text: &str| lacks(text.as_bytes(), library);
+        assert_eq!(why("X=1\0LD_PRELOAD=/a/b.so\0Y=2\0"), None);
+        assert_eq!(why("LD_PRELOAD=/c.so:/a/b.so d.so\0"), None);
+        assert_eq!(why("LD_PRELOAD=/c.so\0"), Some(WhyNot::Replaced));
+        assert_eq!(why("LD_PRELOAD=\0X=1\0"), Some(WhyNot::Removed));
+        let other = "LD_PRELOAD_=/a/b.so\0X=/a/b.so\0";
+        assert_eq!(why(other), Some(WhyNot::Removed));
+        assert_eq!(why(""), Some(WhyNot::Cleared));
     }
 
     #[test]

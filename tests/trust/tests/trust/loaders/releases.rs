@@ -235,7 +235,7 @@ fn in_its_root(suite: &str) {
     let Some(root) = root(suite) else { return };
     let folder = root.to_str().unwrap();
     // What ends before the recorder looks at its root folder is known to lack the library in its environment alone.
-    let objects: (_, &[_]) = ("kernel", &["root", "environment"]);
+    let objects: (_, &[_]) = ("kernel", &["root", "removed"]);
     Way::new(&["chroot", folder], "", objects).require(&root);
     Way::new(&["unshare", &format!("--root={folder}")], "", objects).require(&root);
 }
