@@ -132,12 +132,12 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         _ => ".".to_owned(),
     };
     // What is wrong with its memory cannot be known then, and a longer run would not say it.
-    let uncounted = memory.uncounted.clone();
+    let lost = memory.uncounted.clone();
     let unsure = judgement.undecided_of_allocator();
     let (first, unsure, perhaps) = (
         judgement.allocators_diagnosis(),
-        unsure.filter(|_| uncounted.is_none()),
-        uncounted.or_else(|| given_back::perhaps(judgement)),
+        unsure.filter(|_| lost.is_none()),
+        lost.or_else(|| given_back::perhaps(judgement)),
     );
     if first.is_none() && lacks_the_program(&judgement.trace, count) {
         return uncounted();

@@ -111,7 +111,9 @@ pub(super) fn uncounted(tables: &Tables, lost: impl Fn(Loss) -> u64, preloaded: 
     let processes = programs.iter().map(|(_, count)| count).sum::<u64>() + of_losses;
     let has = |words: &[&str]| {
         let is_one = |reason| words.iter().any(|word| why_not_preloaded(word) == reason);
-        programs.iter().any(|((_, reason), _)| is_one(Some(*reason)))
+        programs
+            .iter()
+            .any(|((_, reason), _)| is_one(Some(*reason)))
     };
     let hints = HINTS.iter().filter(|(words, _)| has(words));
     let hints: String = hints.map(|(_, hint)| format!(" {hint}")).collect();
@@ -228,7 +230,7 @@ mod tests {
             heap_resident_bytes: None,
             kept_bytes: None,
             own_bytes: Bytes(0),
-            uncounted: 0,
+            uncounted: Some(0),
             unknown_frees: 0,
             unseen_frees: 0,
         }
