@@ -753,6 +753,56 @@ blocks: number,
 error_blocks: number, };
 
 /**
+ * Samples of an event at a place in the code.
+ */
+export type EventPlace = { 
+/**
+ * The place in words, or the address.
+ */
+place: string, 
+/**
+ * The instruction, where one is known.
+ */
+ip: Address | null, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * The part of the event, 0 to 1: of what its samples stand for, else of these.
+ */
+share: number, };
+
+/**
+ * Samples of one event.
+ */
+export type EventSamples = { 
+/**
+ * The event, as the source calls it.
+ */
+event: string, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Those with an address: the others are no accesses.
+ */
+with_address: number, 
+/**
+ * How many of the event they stand for; null where the source does not say of each.
+ */
+periods: number | null, 
+/**
+ * By place in the code, most first.
+ */
+places: Array<EventPlace>, 
+/**
+ * Places that the list leaves out.
+ */
+omitted_places: number, };
+
+/**
  * Page faults.
  */
 export type Faults = { 
@@ -2359,6 +2409,10 @@ own_accesses: number,
  * By source, in the order of the sources' words.
  */
 sources: Array<SourceShare>, 
+/**
+ * By event, most samples first; empty where the source names none. The lists below are of all events together.
+ */
+events: Array<EventSamples>, 
 /**
  * By level, nearest first; samples without a level are in none.
  */

@@ -35,18 +35,22 @@ function cells(s: Sampled, whole: number, timed: boolean): string[] {
 
 function ofSamples(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
   const timed = s.latency_cycles !== null;
+  // Samples of several events have no sum, unless all of them are accesses.
+  const areAccesses = s.events.every(e => e.with_address > 0);
   const heads = ["samples", "share", "reads", "writes", ...(timed ? ["median latency, cycles", "99 % within"] : [])];
   return [
     h("section", { class: "card sampled" },
       h("h2", {}, `${fmt.count(s.samples)} samples`),
       h("p", { class: "note" }, s.weight),
-      h("p", { class: "note" }, `${fmt.share(s.with_address / s.samples)} have an address, ${fmt.share(s.with_object / s.samples)} lie in a known object.`)),
+      s.with_address ? h("p", { class: "note" }, `${fmt.share(s.with_address / s.samples)} have an address, ${fmt.share(s.with_object / s.samples)} lie in a known object.`) : null),
+    ...(areAccesses && s.events.length < 2 ? [] : s.events).map(e => grid(`${e.event}: ${fmt.count(e.samples)} samples${e.periods === null ? "" : `, ${fmt.count(e.periods)} of the event`}`, ["place", "samples", "share"],
+      e.places.slice(0, ROWS).map(p => [p.place, fmt.count(p.samples), fmt.share(p.share)]), e.places.length + e.omitted_places)),
     grid("Levels of memory", ["answered by", "samples", "share", "median latency, cycles"], s.levels.map(l => [
       l.level.replaceAll("_", " "), fmt.count(l.samples), fmt.share(l.samples / s.samples),
       l.latency_cycles === null ? ABSENT : fmt.count(l.latency_cycles.median)]), s.levels.length),
     grid("Sampled objects", ["object", ...heads], objectsOf(filters, s.objects).slice(0, ROWS).map(o => [counted(o.name, o.objects), ...cells(o, s.samples, timed)]), s.objects.length + s.omitted.objects),
-    grid("Sampled code", ["place", ...heads], s.places.slice(0, ROWS).map(p => [p.place, ...cells(p, s.samples, timed)]), s.places.length + s.omitted.places),
-    grid("Sampled threads", ["thread", ...heads], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [t.name ? `${t.name} (${t.tid})` : String(t.tid), ...cells(t, s.samples, timed)]), s.threads.length + s.omitted.threads),
+    !areAccesses ? null : grid("Sampled code", ["place", ...heads], s.places.slice(0, ROWS).map(p => [p.place, ...cells(p, s.samples, timed)]), s.places.length + s.omitted.places),
+    !areAccesses && s.events.length > 1 ? null : grid("Sampled threads", ["thread", ...heads], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [t.name ? `${t.name} (${t.tid})` : String(t.tid), ...cells(t, s.samples, timed)]), s.threads.length + s.omitted.threads),
   ];
 }
 

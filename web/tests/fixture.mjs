@@ -139,7 +139,7 @@ export function sharing() {
 export function samples() {
   return {
     weight: "A sample stands for time.", rate: "400/s of CPU time on average, which the permitted overhead chose (at times 333/s; 1,000/s of each CPU at most)", note: { source: "cpu-clock", rate: 1000, by_overhead: true, mean_rate: 400, least_rate: 333, time_ns: 275_000_000, taken: 110, in_calls: 4, in_traps: 3, behind: 90, at: 10, ahead: 0, hardware: 0, undecoded: 3, dropped: 2 },
-    ...weigh(110, { access_ns: 100 * NS, write_ns: 25 * NS }), unowned_ns: 0, with_address: 100, with_object: 100, sources: [], levels: [],
+    ...weigh(110, { access_ns: 100 * NS, write_ns: 25 * NS }), unowned_ns: 0, with_address: 100, with_object: 100, sources: [], events: [], levels: [],
     objects: [{ object: 1, name: "grid (a.c:1, in setup)", ...weigh(100, { write_ns: 25 * NS }), threads: [], objects: 1, kind: "heap", pid: 7, steps: { count: 90, stride_bytes: 64, upward: 0.5 } }],
     places: [], lines: [{ function: "sum", file: "/src/a.c", line: 12, module: "prog", samples: 75, time_ns: 75 * NS, access_ns: 75 * NS, write_ns: 0, kernel_ns: 0, called: null }, { function: null, file: null, line: null, module: null, samples: 35, time_ns: 35 * NS, access_ns: 25 * NS, write_ns: 25 * NS, kernel_ns: 0, called: null }],
     flame: [{ stack: "main;sum", samples: 75, time_ns: 75 * NS }, { stack: "main;<b>fill</b>", samples: 25, time_ns: 25 * NS }],

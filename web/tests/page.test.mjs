@@ -392,7 +392,7 @@ describe("the page", () => {
   test("names of places are not cut to nothing beside many columns", async t => {
     const page = await fixture(t, d => {
       const s = { samples: 90, reads: null, writes: null, latency_cycles: { samples: 90, median: 30, p90: 200, p99: 400, max: 900 }, time_ns: null, access_ns: null, write_ns: null, call_ns: null };
-      d.head.samples = { ...s, weight: "A sample.", note: null, rate: null, with_address: 0, with_object: 90, levels: [], objects: [], lines: [], flame: [], threads: [], places: [{ ...s, place: "LULESH_OMP.cc:2035" }], omitted: { objects: 0, places: 0, lines: 0, chains: 0, threads: 0 } };
+      d.head.samples = { ...s, weight: "A sample.", note: null, rate: null, with_address: 0, with_object: 90, events: [], levels: [], objects: [], lines: [], flame: [], threads: [], places: [{ ...s, place: "LULESH_OMP.cc:2035" }], omitted: { objects: 0, places: 0, lines: 0, chains: 0, threads: 0 } };
     });
     const name = page.locator(".sampled td.c-name").first();
     assert.ok(await name.evaluate(e => e.scrollWidth <= e.clientWidth), "the place does not fit");

@@ -40,8 +40,9 @@ pub use sections::counts::{
 pub use sections::overview::{Headline, HotBy, HotLine, HotObject, Overview, is_note};
 pub use sections::phases::{PhaseUse, join_ranges, overlapping};
 pub use sections::samples::{
-    ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
-    SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
+    ChainTime, EventPlace, EventSamples, Latency, LevelShare, LineTime, ObjectSamples,
+    OmittedSamples, PlaceSamples, SampleUse, Sampled, SourceShare, Steps, ThreadPart,
+    ThreadSamples, WEIGHT,
 };
 pub use sections::sharing::{
     Axis, BlockKind, BlockThread, FlowCell, ObjectPhase, ObjectSharing, RangeCell, Ranges,

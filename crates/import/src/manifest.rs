@@ -74,6 +74,9 @@ pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Wr
         _ if written.touches > 0 => {
             "Imported: DAMON looks at one page of each region. Other pages were touched, and some of these were not."
         }
+        _ if written.samples > 0 && written.addressed == 0 => {
+            "Imported: samples without addresses. Which memory was accessed is not known."
+        }
         _ => "Imported: samples. Most accesses are not among them.",
     };
     manifest.completeness.statement = what.to_owned();

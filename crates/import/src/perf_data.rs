@@ -23,7 +23,7 @@ use crate::perf_script::latency;
 use crate::sink::{Sink, plain_mapping, sample};
 use crate::tracepoint::Tracepoint;
 use container::File;
-use varve_perf::{Body, Bytes as Cursor, DataSource, Trailer, hex};
+use varve_perf::{Attr, Body, Bytes as Cursor, DataSource, Trailer, hex};
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
@@ -85,6 +85,7 @@ pub(crate) fn read<R: BufRead + Seek>(
     let mut file = File::open(input, parts)?;
     sink.traits.machine = machine(&mut file)?;
     let build_ids = build_ids(&mut file)?;
+    let names = event_names(&mut file)?;
     let formats = file.feature(1)?;
     let damon: Vec<Tracepoint> = [damon::AGGREGATED, damon::BEFORE_APPLY]
         .iter()
@@ -98,7 +99,8 @@ pub(crate) fn read<R: BufRead + Seek>(
             return Ok(());
         }
         seen += 1;
-        let (attr, big) = (events.of(body), events.big);
+        let (position, big) = (events.of(body), events.big);
+        let attr = &events.all()[position];
         let cut = || Trouble::byte(at, "a sample is shorter than its event says");
         let found = attr.sample(body, big).ok_or_else(cut)?;
         last = last.max(Time(found.time.unwrap_or(0)));
@@ -114,7 +116,12 @@ pub(crate) fn read<R: BufRead + Seek>(
             return Ok(());
         }
         samples += 1;
-        sink.sample_of(row(&found), stack(&found))?;
+        let row = SampleRow {
+            event: names.get(position).cloned(),
+            period: found.period.or(attr.fixed_period()),
+            ..row(&found)
+        };
+        sink.sample_of(row, stack(&found))?;
         Ok(())
     })?;
     if file.is_unfinished() {
@@ -378,6 +385,34 @@ fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, St
         rest = &rest[size..];
     }
     Ok(found)
+}
+
+/// What the events are called: as perf was asked for them, where the file says that (feature `HEADER_EVENT_DESC`).
+fn event_names<R: BufRead + Seek>(file: &mut File<R>) -> Result<Vec<String>, Trouble> {
+    let bytes = file.feature(12)?.unwrap_or_default();
+    let events = &file.events;
+    let told = described(&bytes, events.big).unwrap_or_default();
+    Ok(match told.len() == events.all().len() {
+        true => told,
+        false => events.all().iter().map(Attr::event).collect(),
+    })
+}
+
+/// The names of the events: their number, the size of an attribute, and of each the attribute, the number of its ids, the name, the ids.
+fn described(bytes: &[u8], big: bool) -> Option<Vec<String>> {
+    let mut cursor = Cursor::new(bytes, big);
+    let (events, attr) = (cursor.u32()?, cursor.u32()?);
+    let mut names = Vec::new();
+    for _ in 0..events {
+        cursor.take(attr as usize)?;
+        let ids = cursor.u32()?;
+        let length = cursor.u32()?;
+        let name = cursor.take(length as usize)?;
+        let name = name.split(|b| *b == 0).next().unwrap_or_default();
+        names.push(text(name));
+        cursor.take((ids as usize).checked_mul(8)?)?;
+    }
+    Some(names)
 }
 
 /// The machine, where the file says it.

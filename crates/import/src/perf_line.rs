@@ -133,6 +133,7 @@ fn is_pattern(word: &[u8], pattern: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Body<'a> {
     pub(crate) event: &'a [u8],
+    pub(crate) period: Option<u64>,
     pub(crate) address: Option<u64>,
     /// perf's words for the data source, from the first bar on.
     pub(crate) data_source: &'a [u8],
@@ -225,15 +226,14 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The event, which is the first word that ends with a colon: at most a period stands before it.
-fn event(rest: &[u8]) -> Option<(&[u8], &[u8])> {
-    for (position, (at, word)) in words(rest).take(2).enumerate() {
+/// The event, which is the first word that ends with a colon, and what follows it: at most a period stands before it.
+fn event(rest: &[u8]) -> Option<(Option<u64>, &[u8], &[u8])> {
+    let mut period = None;
+    for (at, word) in words(rest).take(2) {
         if let Some(event) = word.strip_suffix(b":") {
-            return Some((event, &rest[at + word.len()..]));
+            return Some((period, event, &rest[at + word.len()..]));
         }
-        if position == 0 && decimal(word).is_none() {
-            break;
-        }
+        period = Some(decimal(word)?);
     }
     None
 }
@@ -250,9 +250,10 @@ fn is_tracepoint(event: &[u8]) -> bool {
 
 /// Takes what follows the time apart. The message says what is wrong.
 pub(crate) fn body(rest: &[u8]) -> Result<Body<'_>, &'static str> {
-    let (event, fields) = event(rest).ok_or(NO_EVENT)?;
+    let (period, event, fields) = event(rest).ok_or(NO_EVENT)?;
     let body = Body {
         event,
+        period,
         ..Body::default()
     };
     if is_tracepoint(event) {

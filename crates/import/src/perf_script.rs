@@ -173,6 +173,8 @@ impl Reader<'_, '_> {
             write: source.write.or(by_event),
             latency_cycles: latency(body.weight),
             level: source.level,
+            event: Some(text(body.event)),
+            period: body.period,
             ..sample(head.time, SampleSource::PerfMem)
         };
         if let Some(tid) = head.tid

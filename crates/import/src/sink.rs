@@ -45,6 +45,8 @@ pub(crate) fn sample(time: u64, source: SampleSource) -> SampleRow {
         resolved: None,
         mode: None,
         weight_ns: None,
+        event: None,
+        period: None,
         site: None,
     }
 }
@@ -114,6 +116,8 @@ pub(crate) struct Written {
     pub(crate) losses: BTreeMap<String, u64>,
     pub(crate) start: Time,
     pub(crate) end: Time,
+    /// Samples with an address.
+    pub(crate) addressed: u64,
     /// Samples whose address lies in a known object.
     pub(crate) owned: u64,
 }
@@ -196,6 +200,7 @@ impl<'a> Sink<'a> {
             if asks(row).is_some() {
                 row.object = found.next().flatten();
             }
+            self.facts.addressed += u64::from(row.address.is_some());
             self.facts.owned += u64::from(row.object.is_some());
         }
         self.facts.samples += rows.len() as u64;

@@ -28,6 +28,9 @@ pub mod sample_bit {
 /// What an event's samples hold.
 #[derive(Clone, Debug, Default)]
 pub struct Attr {
+    kind: u32,
+    config: u64,
+    fixed_period: Option<u64>,
     sample: u64,
     read: u64,
     has_trailer: bool,
@@ -102,11 +105,16 @@ impl Attr {
         let at =
             |offset: usize, length: usize| Bytes::new(bytes.get(offset..)?, big).number(length);
         let flags = at(40, 8)?;
+        // Bit fields begin at the low end where numbers do, at the high end else.
+        let flag = |bit: u32| flags >> (if big { 63 - bit } else { bit }) & 1 == 1;
         Some(Attr {
+            kind: u32::try_from(at(0, 4)?).ok()?,
+            config: at(8, 8)?,
+            // Bit 10 says that this is a frequency.
+            fixed_period: Some(at(16, 8)?).filter(|_| !flag(10)),
             sample: at(24, 8)?,
             read: at(32, 8)?,
-            // Bit 18, counted from the low end where bit fields begin there, from the high end else.
-            has_trailer: flags >> (if big { 63 - 18 } else { 18 }) & 1 == 1,
+            has_trailer: flag(18),
             branches_have_index: at(72, 8).unwrap_or(0) & 1 << 17 != 0,
             user_registers: at(80, 8).unwrap_or(0).count_ones(),
         })
@@ -114,6 +122,53 @@ impl Attr {
 
     fn has(&self, bit: u64) -> bool {
         self.sample & bit != 0
+    }
+
+    /// How many events each of its samples stands for, where that is the same for all.
+    pub const fn fixed_period(&self) -> Option<u64> {
+        self.fixed_period
+    }
+
+    /// What is counted, as perf calls it: `cycles`, `page-faults`, `raw 0x1cd`.
+    pub fn event(&self) -> String {
+        const HARDWARE: [&str; 10] = [
+            "cycles",
+            "instructions",
+            "cache-references",
+            "cache-misses",
+            "branches",
+            "branch-misses",
+            "bus-cycles",
+            "stalled-cycles-frontend",
+            "stalled-cycles-backend",
+            "ref-cycles",
+        ];
+        const SOFTWARE: [&str; 12] = [
+            "cpu-clock",
+            "task-clock",
+            "page-faults",
+            "context-switches",
+            "cpu-migrations",
+            "minor-faults",
+            "major-faults",
+            "alignment-faults",
+            "emulation-faults",
+            "dummy",
+            "bpf-output",
+            "cgroup-switches",
+        ];
+        let names: &[&str] = match self.kind {
+            0 => &HARDWARE,
+            1 => &SOFTWARE,
+            _ => &[],
+        };
+        let at = usize::try_from(self.config).ok();
+        match (at.and_then(|at| names.get(at)), self.kind) {
+            (Some(name), _) => (*name).to_owned(),
+            (None, 2) => format!("tracepoint {}", self.config),
+            (None, 4) => format!("raw {:#x}", self.config),
+            (None, kind) => format!("event {:#x} of type {kind}", self.config),
+        }
     }
 
     /// The number of the event, of a sample of any event of a file: all have it in the same place.

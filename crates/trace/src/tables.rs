@@ -211,6 +211,11 @@ table! {
         /// The time of a CPU that the row stands for: the sample's, shared by its accesses. Not a number of accesses; null
         /// where a row is an access.
         weight_ns: Option<Duration>,
+        /// What was sampled, as another tool that recorded it calls it, such as `cycles`; null of the recorder's own samples and
+        /// where a source has one kind of sample.
+        event: Option<String>,
+        /// How many of that event the row stands for.
+        period: Option<u64>,
         /// The call stack, in `sites`; its first frame is the instruction.
         site: Option<SiteId>,
     }

@@ -120,6 +120,57 @@ fn what_a_record_has_is_a_number() {
     assert_eq!(json["trace"]["complete"], false);
 }
 
+/// Samples of events without addresses are no accesses, have no time, and no sum over events.
+#[test]
+fn each_event_is_shown_by_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut text = String::new();
+    for (at, (event, period, function)) in [
+        ("cycles", 300, "one"),
+        ("cycles", 100, "two"),
+        ("cache-misses", 7, "two"),
+        ("cycles", 100, "two"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        text += &format!(
+            "tool 77/78 [001] 5.00000{at}: {period:10} {event}:  {:16x} {function}+0x8 (/opt/tool)\n",
+            0x40_1abc
+        );
+    }
+    std::fs::write(folder.path().join("events.txt"), &text).expect("write");
+    good(&["import", "events.txt", "-o", "t"], folder.path());
+    let json = report(folder.path());
+    let events = json["samples"]["events"].as_array().expect("events");
+    let brief = |e: &Value| {
+        (
+            e["event"].clone(),
+            e["samples"].clone(),
+            e["periods"].clone(),
+        )
+    };
+    assert_eq!(
+        events.iter().map(brief).collect::<Vec<_>>(),
+        [
+            ("cycles".into(), 3.into(), 500.into()),
+            ("cache-misses".into(), 1.into(), 7.into())
+        ]
+    );
+    assert_eq!(events[0]["places"][0]["place"], "one");
+    assert_eq!(events[0]["places"][0]["share"], 0.6);
+    let first = good(&["report", "t"], folder.path());
+    assert!(first.contains("line of code, by cycles"), "{first}");
+    let section = good(&["report", "t", "--section", "samples"], folder.path());
+    for word in [
+        "cycles (3 samples, 500 of the event)",
+        "cache-misses (1 sample",
+    ] {
+        assert!(section.contains(word), "{word}: {section}");
+    }
+    assert!(!section.contains("accesses"), "{section}");
+}
+
 #[test]
 fn every_format_of_export_tells_the_same() {
     let folder = import(&["amd.perf-script.txt", "intel.perf-script.txt"]);

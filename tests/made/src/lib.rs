@@ -71,6 +71,8 @@ pub fn sample(at: u64, tid: u32, object: u64, address: u64, write: bool) -> Samp
         resolved: Some(Resolved::Behind),
         mode: Some(SampleMode::User),
         weight_ns: Some(Duration(1_000_000)),
+        event: None,
+        period: None,
         site: None,
     }
 }

@@ -8,6 +8,7 @@ use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
 use crate::Known;
 use crate::analysis::{Analysis, FindingId, Group, Touched};
 use crate::format;
+use crate::sections::samples::EventSamples;
 use crate::sections::unknown_files;
 
 /// Objects and lines of code that are listed.
@@ -42,8 +43,12 @@ pub struct Overview {
     pub gone: Option<f64>,
     /// The hottest lines of code; empty where no sample says.
     pub hot_lines: Vec<HotLine>,
+    /// What shares of `hot_lines` are of: time, or samples.
+    pub lines_by: HotBy,
     /// The samples that `hot_lines` rests on.
     pub line_samples: u64,
+    /// The event that these are samples of, where the source names one: of several, the one with the most. Null else.
+    pub line_event: Option<String>,
     /// Each finding in a line, without those that are notes.
     pub findings: Vec<Headline>,
     /// Findings that say how far the others reach and stand at the end: few intervals, where anything else can be said.
@@ -142,7 +147,16 @@ impl Overview {
             hot,
             gone: gone(a),
             hot_lines,
-            line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
+            lines_by: match &a.samples {
+                Some(samples) if samples.all.time_ns.is_some() => HotBy::Time,
+                _ => HotBy::Samples,
+            },
+            line_samples: match (line_event(a), &a.samples) {
+                (Some(event), _) => event.samples,
+                (None, Some(samples)) => samples.all.samples,
+                (None, None) => 0,
+            },
+            line_event: line_event(a).map(|event| event.event.clone()),
             findings,
             notes,
             unknown: unknown_files::topics(&a.unknown_files)
@@ -174,7 +188,7 @@ fn weights(a: &Analysis) -> Option<Weights> {
         }
         None => {
             let of = of.map(|o| (o.object, o.sampled.samples));
-            (HotBy::Samples, of.collect(), samples.all.samples)
+            (HotBy::Samples, of.collect(), samples.accesses())
         }
     })
 }
@@ -258,7 +272,22 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
     }
 }
 
+/// The event whose lines are shown: samples of several have no sum.
+fn line_event(a: &Analysis) -> Option<&EventSamples> {
+    let samples = a.samples.as_ref().filter(|s| s.all.time_ns.is_none())?;
+    samples.events.first()
+}
+
 fn hot_lines(a: &Analysis) -> Vec<HotLine> {
+    if let Some(event) = line_event(a) {
+        let places = event.places.iter().take(LINES);
+        return places
+            .map(|p| HotLine {
+                place: p.place.clone(),
+                share: p.share,
+            })
+            .collect();
+    }
     let Some(samples) = &a.samples else {
         return Vec::new();
     };

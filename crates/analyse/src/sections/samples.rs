@@ -4,6 +4,7 @@
 
 mod callers;
 mod code;
+mod events;
 mod tally;
 mod words;
 
@@ -19,6 +20,8 @@ use varve_trace::tables::{ObjectRow, SampleRow};
 use varve_trace::{SamplesNote, Trace, TraceError};
 
 pub use code::{ChainTime, LineTime};
+use events::Events;
+pub use events::{EventPlace, EventSamples};
 use tally::Tally;
 use words::{rate_in_words, weight};
 
@@ -55,6 +58,8 @@ pub struct SampleUse {
     pub own_accesses: u64,
     /// By source, in the order of the sources' words.
     pub sources: Vec<SourceShare>,
+    /// By event, most samples first; empty where the source names none. The lists below are of all events together.
+    pub events: Vec<EventSamples>,
     /// By level, nearest first; samples without a level are in none.
     pub levels: Vec<LevelShare>,
     /// By name, kind and site of objects; the recorder's own memory is not among them.
@@ -69,6 +74,14 @@ pub struct SampleUse {
     pub threads: Vec<ThreadSamples>,
     /// Rows that the lists leave out, by list.
     pub omitted: OmittedSamples,
+}
+
+impl SampleUse {
+    /// Samples that may be accesses: those of events of which none has an address are not.
+    pub fn accesses(&self) -> u64 {
+        let others = self.events.iter().filter(|e| e.with_address == 0);
+        self.all.samples - others.map(|e| e.samples).sum::<u64>()
+    }
 }
 
 /// Some samples.
@@ -328,6 +341,7 @@ struct Sums {
     with_object: u64,
     unowned: u64,
     sources: [u64; SampleSource::ALL.len()],
+    events: Events,
     levels: Vec<Tally>,
     objects: HashMap<ObjectId, ObjectTally>,
     /// Where an instruction of a thread was last seen in an object.
@@ -344,6 +358,7 @@ impl Sums {
             with_object: 0,
             unowned: 0,
             sources: [0; SampleSource::ALL.len()],
+            events: Events::default(),
             levels: vec![Tally::default(); MemoryLevel::ALL.len()],
             objects: HashMap::new(),
             last: HashMap::new(),
@@ -355,6 +370,7 @@ impl Sums {
     fn add(&mut self, row: &SampleRow) {
         self.all.add(row);
         self.sources[row.source as usize] += 1;
+        self.events.add(row);
         self.with_address += u64::from(row.address.is_some());
         if let Some(level) = row.level {
             self.levels[level as usize].add(row);
@@ -428,7 +444,7 @@ pub(crate) fn read(
     };
     let all = sums.all.done();
     Ok(Some(SampleUse {
-        weight: weight(&sums.sources).to_owned(),
+        weight: weight(&sums.sources, sums.with_address > 0).to_owned(),
         note: trace.manifest.samples,
         rate: trace.manifest.samples.as_ref().map(rate_in_words),
         unowned_ns: all.time_ns.map(|_| Duration(sums.unowned)),
@@ -442,6 +458,7 @@ pub(crate) fn read(
             .filter(|(_, samples)| *samples > 0)
             .map(|(&source, samples)| SourceShare { source, samples })
             .collect(),
+        events: sums.events.done(&tables.sites),
         levels: MemoryLevel::ALL
             .iter()
             .zip(&sums.levels)
@@ -550,6 +567,8 @@ mod tests {
             resolved: None,
             mode: None,
             weight_ns: None,
+            event: None,
+            period: None,
             site: Some(SiteId(site)),
         };
         let mut sums = Sums::new();

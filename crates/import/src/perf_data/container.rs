@@ -76,24 +76,28 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// The event that a sample belongs to.
-    pub(super) fn of(&self, sample: &[u8]) -> &Attr {
-        self.named(|first| first.id_of_sample(sample, self.big))
+    /// All of them.
+    pub(super) fn all(&self) -> &[Attr] {
+        &self.attrs
+    }
+
+    /// The position of the event that a sample belongs to.
+    pub(super) fn of(&self, sample: &[u8]) -> usize {
+        self.position(|first| first.id_of_sample(sample, self.big))
     }
 
     /// The event that wrote a record which is no sample. What perf adds by itself has the number 0 and the form of the first.
     pub(super) fn of_record(&self, record: &[u8]) -> &Attr {
-        self.named(|first| first.id_of_record(record, self.big))
+        &self.attrs[self.position(|first| first.id_of_record(record, self.big))]
     }
 
-    fn named(&self, id: impl Fn(&Attr) -> Option<u64>) -> &Attr {
-        let first = &self.attrs[0];
-        if self.attrs.len() == 1 {
-            return first;
+    fn position(&self, id: impl Fn(&Attr) -> Option<u64>) -> usize {
+        match self.attrs.len() {
+            1 => 0,
+            _ => id(&self.attrs[0])
+                .and_then(|id| self.by_id.get(&id).copied())
+                .unwrap_or(0),
         }
-        id(first)
-            .and_then(|id| self.by_id.get(&id))
-            .map_or(first, |position| &self.attrs[*position])
     }
 
     fn add(&mut self, attr: Attr, ids: &[u8]) {

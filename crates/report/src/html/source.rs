@@ -134,6 +134,9 @@ fn shown_samples(all: &SampleUse) -> SampleUse {
     omitted.places += cut(&mut shown.places, LIST_ROWS);
     omitted.lines += cut(&mut shown.lines, LIST_ROWS);
     omitted.threads += cut(&mut shown.threads, LIST_ROWS);
+    for event in &mut shown.events {
+        event.omitted_places += cut(&mut event.places, LIST_ROWS);
+    }
     omitted.chains += cut(&mut shown.flame, CHAINS);
     for object in &mut shown.objects {
         object.threads.truncate(LIST_ROWS);

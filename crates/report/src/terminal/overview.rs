@@ -240,11 +240,15 @@ fn lines(page: &mut Page, o: &Overview, room: &Room) {
     if o.hot.is_empty() {
         page.heading("Hot");
     }
-    let of = match o.hot_by {
-        HotBy::Samples => "share",
-        _ => "time",
+    let of = match o.lines_by {
+        HotBy::Time => "time",
+        _ => "share",
     };
-    let head = format!("line of code ({})", resting_on(o.line_samples));
+    let resting = resting_on(o.line_samples);
+    let head = match &o.line_event {
+        Some(event) => format!("line of code, by {event} ({resting})"),
+        None => format!("line of code ({resting})"),
+    };
     let table = Table::new(&[(head.as_str(), Align::Name), (of, Align::Right)]);
     let mut table = fitted(table, room);
     for line in &o.hot_lines {

@@ -1,6 +1,6 @@
 //! What samples and counts of accesses say.
 
-use varve_analyse::{Analysis, Latency, SampleUse, Sampled, format};
+use varve_analyse::{Analysis, EventSamples, Latency, SampleUse, Sampled, format};
 
 use super::access_time;
 use super::page::{Page, Tone};
@@ -28,21 +28,31 @@ fn samples(page: &mut Page, s: &SampleUse) {
         .map(|source| format!("{} {}", format::count(source.samples), source.source))
         .collect();
     page.labelled("source", Tone::Plain, &sources.join(", "));
-    page.labelled("reads", Tone::Plain, &split(&s.all));
-    page.labelled(
-        "address",
-        Tone::Plain,
-        &format!(
-            "{} have one, {} lie in a known object",
-            format::percent(s.with_address, s.all.samples),
-            format::percent(s.with_object, s.all.samples)
-        ),
-    );
-    match s.all.latency_cycles {
-        Some(latency) => page.labelled("latency", Tone::Plain, &words(latency)),
-        None => page.labelled("latency", Tone::Plain, "not recorded"),
+    // What has no address is no access: it neither reads nor writes, and nothing answers it.
+    if s.with_address > 0 {
+        page.labelled("reads", Tone::Plain, &split(&s.all));
+        page.labelled(
+            "address",
+            Tone::Plain,
+            &format!(
+                "{} have one, {} lie in a known object",
+                format::percent(s.with_address, s.all.samples),
+                format::percent(s.with_object, s.all.samples)
+            ),
+        );
+        match s.all.latency_cycles {
+            Some(latency) => page.labelled("latency", Tone::Plain, &words(latency)),
+            None => page.labelled("latency", Tone::Plain, "not recorded"),
+        }
+        levels(page, s);
     }
-    levels(page, s);
+    // Samples of several events have no sum, unless all of them are accesses.
+    let are_accesses = s.events.iter().all(|e| e.with_address > 0);
+    if !are_accesses || s.events.len() > 1 {
+        for event in &s.events {
+            of_event(page, event);
+        }
+    }
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
@@ -56,7 +66,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
             grouped(&o.name, o.objects),
             o.kind.as_str().to_owned(),
             format::count(o.sampled.samples),
-            format::percent(o.sampled.samples, s.all.samples),
+            format::percent(o.sampled.samples, s.accesses()),
             writes(&o.sampled),
             median(&o.sampled),
         ]);
@@ -68,6 +78,37 @@ fn samples(page: &mut Page, s: &SampleUse) {
         s.objects.len(),
         s.omitted.objects,
     );
+    if are_accesses {
+        places(page, s);
+    }
+    if are_accesses || s.events.len() <= 1 {
+        threads(page, s);
+    }
+}
+
+/// Where the samples of one event lie.
+fn of_event(page: &mut Page, e: &EventSamples) {
+    let of = match e.periods {
+        Some(periods) => format!(", {} of the event", format::count(periods)),
+        None => String::new(),
+    };
+    let heading = format!("{} ({}{of})", e.event, format::counted(e.samples, "sample"));
+    let mut table = Table::new(&[
+        ("place in the code", Align::Name),
+        ("samples", Align::Right),
+        ("share", Align::Right),
+    ]);
+    for p in e.places.iter().take(page.rows(ROWS)) {
+        table.row([
+            p.place.clone(),
+            format::count(p.samples),
+            format::share(p.share),
+        ]);
+    }
+    shown(page, &heading, &table, e.places.len(), e.omitted_places);
+}
+
+fn places(page: &mut Page, s: &SampleUse) {
     let mut table = Table::new(&[
         ("place in the code", Align::Name),
         ("samples", Align::Right),
@@ -97,6 +138,9 @@ fn samples(page: &mut Page, s: &SampleUse) {
         s.places.len(),
         s.omitted.places,
     );
+}
+
+fn threads(page: &mut Page, s: &SampleUse) {
     let mut table = Table::new(&[
         ("thread", Align::Name),
         ("samples", Align::Right),

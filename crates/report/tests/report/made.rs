@@ -219,6 +219,8 @@ pub(crate) fn samples() -> Vec<SampleRow> {
             resolved: Some(Resolved::Behind),
             mode: Some(SampleMode::User),
             weight_ns: Some(Duration(1_000_000)),
+            event: None,
+            period: None,
             site: Some(SiteId(0)),
         }
     };

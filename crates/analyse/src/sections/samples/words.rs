@@ -27,7 +27,7 @@ pub(super) fn rate_in_words(note: &SamplesNote) -> String {
 }
 
 /// What one sample stands for.
-pub(super) fn weight(sources: &[u64]) -> &'static str {
+pub(super) fn weight(sources: &[u64], has_addresses: bool) -> &'static str {
     let most = SampleSource::ALL
         .iter()
         .zip(sources)
@@ -39,6 +39,9 @@ pub(super) fn weight(sources: &[u64]) -> &'static str {
         Some(SampleSource::Lackey) => "Each access is counted once.",
         Some(SampleSource::Moca | SampleSource::Fault) => {
             "A sample is the first access to a page in an interval."
+        }
+        _ if !has_addresses => {
+            "A sample stands for as many of its event as the recording tool's period says; its address is not known."
         }
         _ => {
             "A sample stands for as many accesses as the recording tool's period says; loads may have been sampled from a latency on only."

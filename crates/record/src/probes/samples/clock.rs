@@ -222,6 +222,8 @@ impl ClockSampler {
             resolved: None,
             mode: Some(mode(sample.place)),
             weight_ns: Some(sample.period),
+            event: None,
+            period: None,
             site,
         };
         let located = match sample.place {

@@ -207,7 +207,7 @@ records! {
     FaultRow { time_ns, pid, tid, cpu, ip, address, write, kernel }
     SampleRow {
         time_ns, pid, tid, cpu, ip, address, bytes, write, object, source, latency_cycles, level,
-        resolved, mode, weight_ns, site,
+        resolved, mode, weight_ns, event, period, site,
     }
     CountRow { interval, pid, tid, page, reads, writes, first }
     BirthRow {

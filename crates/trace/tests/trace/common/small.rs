@@ -85,6 +85,8 @@ fn samples() -> Vec<SampleRow> {
         resolved: None,
         mode: None,
         weight_ns: None,
+        event: None,
+        period: None,
         site: None,
     };
     let full = SampleRow {
@@ -100,6 +102,8 @@ fn samples() -> Vec<SampleRow> {
         resolved: Some(Resolved::Hardware),
         mode: Some(SampleMode::User),
         weight_ns: Some(Duration(1_000_000)),
+        event: Some("cpu/mem-loads,ldlat=30/P".to_owned()),
+        period: Some(1009),
         site: Some(SiteId(1)),
         ..bare(1_800, SampleSource::PerfMem)
     };

@@ -277,6 +277,8 @@ impl HardwareSampler {
             }),
             // One in so many accesses, and not a time.
             weight_ns: None,
+            event: None,
+            period: None,
             site,
         });
     }
