@@ -5,6 +5,7 @@
 //! text has it.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use varve_model::Address;
 use varve_trace::tables::{Frame, MappingRow};
@@ -20,7 +21,8 @@ const MAX_OFFSET: u64 = 1 << 40;
 /// Mappings of files by process.
 #[derive(Default)]
 pub(crate) struct Maps {
-    processes: HashMap<u32, Process>,
+    /// A child shares its parent's until one of the two changes.
+    processes: HashMap<u32, Rc<Process>>,
 }
 
 #[derive(Clone, Default)]
@@ -46,7 +48,7 @@ pub(crate) struct Placed {
 
 impl Maps {
     pub(crate) fn add(&mut self, row: &MappingRow) {
-        let process = self.processes.entry(row.pid.0).or_default();
+        let process = Rc::make_mut(self.processes.entry(row.pid.0).or_default());
         process.changes += 1;
         let path = row.path.strip_suffix(" (deleted)").unwrap_or(&row.path);
         let mapped = Mapped {
@@ -70,8 +72,11 @@ impl Maps {
     /// A process has another program.
     pub(crate) fn exec(&mut self, pid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.files.clear();
-            process.changes += 1;
+            let changes = process.changes + 1;
+            *process = Rc::new(Process {
+                changes,
+                ..Process::default()
+            });
         }
     }
 
