@@ -13,6 +13,7 @@ mod events;
 mod fuzzed;
 mod golden;
 mod mapped_then;
+mod oracle;
 mod perf_file;
 mod perf_forms;
 mod properties;
