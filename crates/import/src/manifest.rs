@@ -74,7 +74,7 @@ pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Wr
         _ if written.touches > 0 => {
             "Imported: DAMON looks at one page of each region. Other pages were touched, and some of these were not."
         }
-        _ if written.samples > 0 && written.addressed == 0 => {
+        _ if written.samples > 0 && written.addressed == 0 && written.owned == 0 => {
             "Imported: samples without addresses. Which memory was accessed is not known."
         }
         _ => "Imported: samples. Most accesses are not among them.",

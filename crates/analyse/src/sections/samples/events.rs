@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Address, SiteId};
+use varve_model::{Address, SiteId, visible};
 use varve_trace::tables::SampleRow;
 
 /// Places that are listed of each event.
@@ -141,7 +141,8 @@ fn of_event(event: &str, places: &Places, sites: &HashMap<SiteId, String>) -> Ev
     let omitted = list.len().saturating_sub(MAX_PLACES) as u64;
     list.truncate(MAX_PLACES);
     EventSamples {
-        event: event.to_owned(),
+        // A file may call it anything.
+        event: visible(event).into_owned(),
         samples: all.samples,
         with_address: all.with_address,
         periods: all.periods(),
