@@ -1,5 +1,6 @@
 //! The log that a workload writes about itself; `workloads/truth/oracle.h` documents the format.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::str::{FromStr, SplitAsciiWhitespace};
@@ -126,6 +127,37 @@ impl Oracle {
             line,
             text,
         })
+    }
+
+    /// What each of several programs said that ran one after the other, with the processes that it made: all from where it reported
+    /// under one of these names to where another of them did.
+    pub fn one_by_one(&self, names: &[&str]) -> Vec<(String, Oracle)> {
+        let mut parts: Vec<(&str, BTreeSet<Pid>)> = Vec::new();
+        for (pid, name) in &self.programs {
+            // A child has its parent's name.
+            let is_next = names.contains(&name.as_str())
+                && parts.last().is_none_or(|(last, _)| *last != name.as_str());
+            if is_next {
+                parts.push((name.as_str(), BTreeSet::new()));
+            }
+            if let Some((_, pids)) = parts.last_mut() {
+                pids.insert(*pid);
+            }
+        }
+        parts
+            .into_iter()
+            .map(|(name, pids)| (name.to_owned(), self.of(&pids)))
+            .collect()
+    }
+
+    /// What these processes said. Of parts that could not run it is not known whose they were.
+    fn of(&self, pids: &BTreeSet<Pid>) -> Oracle {
+        let mut own = self.clone();
+        own.programs.retain(|(pid, _)| pids.contains(pid));
+        own.arenas.retain(|arena| pids.contains(&arena.pid));
+        own.phases.retain(|phase| pids.contains(&phase.pid));
+        own.skipped.clear();
+        own
     }
 
     fn end_arenas(&mut self, pid: Pid, at: Time, first: u64, pages: u64) {
@@ -325,6 +357,32 @@ mod tests {
             [(100, 50, 95), (100, 10, u64::MAX), (115, 35, u64::MAX)]
         );
         assert_eq!(oracle.skipped, ["No AVX2."]);
+        Ok(())
+    }
+
+    #[test]
+    fn programs_that_ran_one_after_the_other_have_their_own() -> Result<(), (usize, String)> {
+        let of = |pid: u32| {
+            format!("arena {pid} 1 100 5 anon a\nphase {pid} {pid} 2 3 of {pid}\nend 1\n")
+        };
+        let log = [
+            "program one 7 1 5\n".to_owned() + &of(7),
+            "program one child 8 7 6\n".to_owned() + &of(8),
+            "program other 9 7 6\n".to_owned() + &of(9),
+            "program two 10 1 9\n".to_owned() + &of(10),
+            "skip 10 No AVX2.\n".to_owned(),
+        ];
+        let oracle: Oracle = log.concat().parse()?;
+        let parts = oracle.one_by_one(&["one", "two", "three"]);
+        let phases = |oracle: &Oracle| -> Vec<u32> {
+            assert_eq!(oracle.arenas.len(), oracle.phases.len());
+            oracle.phases.iter().map(|phase| phase.pid.0).collect()
+        };
+        let found: Vec<_> = parts
+            .iter()
+            .map(|(name, oracle)| (name.as_str(), phases(oracle)))
+            .collect();
+        assert_eq!(found, [("one", vec![7, 8, 9]), ("two", vec![10])]);
         Ok(())
     }
 
