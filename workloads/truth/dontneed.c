@@ -11,23 +11,34 @@ enum { PAGES = 256, COMES_BACK = 8 };
 #define MADV_PAGEOUT 21
 #endif
 
-static void advise(const char *name, char *arena, int advice, bool all)
+/* Memory of which some pages are touched right before an advice. */
+struct advised {
+    const char *name;
+    int advice;
+    size_t touched;
+    char *arena;
+};
+
+static void advise(const struct advised *one)
 {
-    size_t pages = all ? PAGES : PAGES / 2;
-    struct oracle_phase *phase = oracle_begin(name);
+    struct oracle_phase *phase = oracle_begin(one->name);
     uint64_t t0 = now_ns();
-    write_pages(arena, pages, 1);
-    oracle_once(phase, 'w', t0, arena, pages * PAGE);
-    if (madvise(arena, PAGES * PAGE, advice) != 0)
-        oracle_skip(name);
+    write_pages(one->arena, one->touched, 1);
+    oracle_once(phase, 'w', t0, one->arena, one->touched * PAGE);
+    if (madvise(one->arena, PAGES * PAGE, one->advice) != 0)
+        oracle_skip(one->name);
     sleep_ms(phase_ms());
     oracle_end(phase);
+}
 
-    rest("idle after the advice");
-    phase = oracle_begin("touch again");
-    oracle_set_strided(phase, 'r', arena, PAGES / 4, 4);
+static void touch_again(const struct advised *all, size_t count)
+{
+    struct oracle_phase *phase = oracle_begin("touch again");
+    for (size_t i = 0; i < count; i++)
+        oracle_set_strided(phase, 'r', all[i].arena, PAGES / 4, 4);
     while (oracle_again(phase)) {
-        read_pages(arena, PAGES / 4, 4);
+        for (size_t i = 0; i < count; i++)
+            read_pages(all[i].arena, PAGES / 4, 4);
         oracle_looped(phase);
     }
     oracle_end(phase);
@@ -73,23 +84,35 @@ static void come_back(int fd, char *shared)
     oracle_end(phase);
 }
 
+static char *map_shared(const char *name, int *fd)
+{
+    *fd = memfd_create("varve-oracle", MFD_CLOEXEC);
+    if (*fd < 0 || ftruncate(*fd, PAGES * PAGE) != 0)
+        die("memfd_create");
+    char *shared = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (shared == MAP_FAILED)
+        die("mmap of the memfd");
+    oracle_arena(name, "shared", shared, PAGES * PAGE);
+    return shared;
+}
+
 int main(void)
 {
     oracle_init("dontneed");
-    char *arena = resident_arena("arena", PAGES);
-    int fd = memfd_create("varve-oracle", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, PAGES * PAGE) != 0)
-        die("memfd_create");
-    char *shared = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (shared == MAP_FAILED)
-        die("mmap of the memfd");
-    oracle_arena("shared", "shared", shared, PAGES * PAGE);
+    int removed, fd;
+    struct advised all[] = {
+        { "MADV_DONTNEED", MADV_DONTNEED, PAGES, resident_arena("not needed", PAGES) },
+        { "MADV_FREE", MADV_FREE, PAGES, resident_arena("free", PAGES) },
+        { "MADV_COLD", MADV_COLD, PAGES / 2, resident_arena("cold", PAGES) },
+        { "MADV_PAGEOUT", MADV_PAGEOUT, PAGES / 2, resident_arena("paged out", PAGES) },
+        { "MADV_REMOVE", MADV_REMOVE, PAGES, map_shared("removed", &removed) },
+    };
+    enum { COUNT = sizeof all / sizeof *all };
+    char *arena = resident_arena("hidden", PAGES);
+    char *shared = map_shared("shared", &fd);
     rest("idle");
-    advise("MADV_DONTNEED", arena, MADV_DONTNEED, true);
-    advise("MADV_FREE", arena, MADV_FREE, true);
-    advise("MADV_COLD", arena, MADV_COLD, false);
-    advise("MADV_PAGEOUT", arena, MADV_PAGEOUT, false);
-    advise("MADV_REMOVE", shared, MADV_REMOVE, true);
+    for (size_t i = 0; i < COUNT; i++)
+        advise(&all[i]);
     struct oracle_phase *phase = oracle_begin("touch and punch a hole");
     uint64_t t0 = now_ns();
     write_pages(shared, PAGES / 2, 1);
@@ -98,6 +121,9 @@ int main(void)
         die("fallocate");
     sleep_ms(phase_ms());
     oracle_end(phase);
+    /* All that was advised ages in one rest. */
+    rest("idle after the advice");
+    touch_again(all, COUNT);
     come_back(fd, shared);
     hide(arena);
     puts("dontneed done");
