@@ -3,17 +3,22 @@
 # The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
 TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
 
-.PHONY: all ahead build types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint clean
+.PHONY: all ahead build build-xtask types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint clean
 .NOTPARALLEL:
 
 BIN := target/release
 OUT ?= target/demo
+PRODUCT := -p varve -p varve-preload -p varve-qemu-counter -p varve-snmalloc
 
 all: build
 
 build:
 	scripts/setup build
-	cargo build --release --locked -p varve -p varve-preload -p varve-qemu-counter -p varve-snmalloc
+	cargo build --release --locked $(PRODUCT)
+
+# With the product, so that what both depend on has the same features. `cargo xtask` builds it alone, with others, and compiles that again.
+build-xtask:
+	cargo build --release --locked -q $(PRODUCT) -p xtask
 
 demo: build
 	$(MAKE) -s -C workloads bin/demo
@@ -37,19 +42,19 @@ check: build
 	$(MAKE) -s -C web check test
 
 # The same as `make test`, and all cases under both kernels: half an hour of emulation for each.
-test-all: test
-	cargo xtask vm-check
-	cargo xtask vm-truth --all
+test-all: test build-xtask
+	$(BIN)/xtask vm-check
+	$(BIN)/xtask vm-truth --all
 
 NEXTEST = target/tools/cargo-nextest nextest run --release --locked --workspace
 # The suites that record, and so need root.
 RECORDING := package(varve-truth) | package(varve-faults) | package(varve-trust) | package(varve-alloc-tests) | package(varve-cli-tests) | package(varve-bpf) | package(varve-preload)
 
 # Exit code 77: a root folder cannot be made, as there is no network or no mirror has its release. Its tests say that they were skipped.
-test-rust: build
+test-rust: build build-xtask
 	scripts/setup test
 	scripts/setup nextest
-	cargo xtask roots || [ $$? -eq 77 ]
+	$(BIN)/xtask roots || [ $$? -eq 77 ]
 	$(MAKE) -s -C workloads
 	$(NEXTEST) --test-threads=$$(($$(nproc) * 3 / 2))
 
@@ -62,9 +67,9 @@ test-web: build
 
 # The cases that differ by kernel run again under Debian's 6.1 and 6.12.
 # Exit code 77: there is no network to fetch them from.
-test-kernels: build
+test-kernels: build build-xtask
 	scripts/setup test
-	cargo xtask vm-truth || [ $$? -eq 77 ]
+	$(BIN)/xtask vm-truth || [ $$? -eq 77 ]
 
 # Figures of time with their goals. No test judges a time: a machine that is busy is not a fault of the product.
 bench-check: build
