@@ -50,12 +50,14 @@ NEXTEST = target/tools/cargo-nextest nextest run --release --locked --workspace
 # The suites that record, and so need root.
 RECORDING := package(varve-truth) | package(varve-faults) | package(varve-trust) | package(varve-alloc-tests) | package(varve-cli-tests) | package(varve-bpf) | package(varve-preload)
 
+# Root folders are fetched and workloads are built while the tests are compiled.
 # Exit code 77: a root folder cannot be made, as there is no network or no mirror has its release. Its tests say that they were skipped.
 test-rust: build build-xtask
 	scripts/setup test
 	scripts/setup nextest
-	$(BIN)/xtask roots || [ $$? -eq 77 ]
-	$(MAKE) -s -C workloads
+	$(BIN)/xtask roots & roots=$$!; $(MAKE) -s -C workloads & workloads=$$!; \
+	$(NEXTEST) --no-run; tests=$$?; wait $$roots; roots=$$?; \
+	wait $$workloads && { [ $$roots -eq 0 ] || [ $$roots -eq 77 ]; } && exit $$tests
 	$(NEXTEST) --test-threads=$$(($$(nproc) * 3 / 2))
 
 # Examples in the documentation; cargo-nextest does not run them.
