@@ -50,7 +50,8 @@ NEXTEST = target/tools/cargo-nextest nextest run --release --locked --workspace
 # The suites that record, and so need root.
 RECORDING := package(varve-truth) | package(varve-faults) | package(varve-trust) | package(varve-alloc-tests) | package(varve-cli-tests) | package(varve-bpf) | package(varve-preload)
 
-# Root folders are fetched and workloads are built while the tests are compiled.
+# Root folders are fetched and workloads are built while the tests are compiled. Where VARVE_WORKLOADS says where these are, no case of the truth
+# suites looks whether they are current.
 # Exit code 77: a root folder cannot be made, as there is no network or no mirror has its release. Its tests say that they were skipped.
 test-rust: build build-xtask
 	scripts/setup test
@@ -58,7 +59,7 @@ test-rust: build build-xtask
 	$(BIN)/xtask roots & roots=$$!; $(MAKE) -s -C workloads & workloads=$$!; \
 	$(NEXTEST) --no-run; tests=$$?; wait $$roots; roots=$$?; \
 	wait $$workloads && { [ $$roots -eq 0 ] || [ $$roots -eq 77 ]; } && exit $$tests
-	$(NEXTEST) --test-threads=$$(($$(nproc) * 3 / 2))
+	VARVE_WORKLOADS=$(CURDIR)/workloads/bin $(NEXTEST) --test-threads=$$(($$(nproc) * 3 / 2))
 
 # Examples in the documentation; cargo-nextest does not run them.
 test-docs:
