@@ -3,7 +3,7 @@
 # The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
 TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
 
-.PHONY: all ahead build build-xtask types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint clean
+.PHONY: all ahead build build-xtask types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint lint-rust clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -174,10 +174,14 @@ cargo clippy --release --locked --workspace --tests --examples --benches -- -D w
 	-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
 endef
 
-lint:
-	cargo fmt --all --check
+lint-rust:
 	$(CLIPPY)
 	$(TYPES)
+
+# Python's packages come while the Rust code is looked at.
+lint:
+	cargo fmt --all --check
+	$(MAKE) -s $(PYTHON)/ready & python=$$!; $(MAKE) --no-print-directory lint-rust; rust=$$?; wait $$python && exit $$rust
 	$(MAKE) -s -C web check
 	$(MAKE) -s python-check
 	scripts/setup cpp
