@@ -3,7 +3,7 @@
 # The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
 TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
 
-.PHONY: all ahead build build-xtask types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint lint-rust clean
+.PHONY: all ahead build build-xtask types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels build-bench bench-smoke bench-check cpp-fuzz python-check lint lint-rust clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -79,13 +79,13 @@ bench-check: build
 	$(MAKE) -s -C workloads
 	$(GOALS)
 
-GOALS = cargo bench --locked --workspace --bench goals --
+GOALS = cargo bench --locked --workspace --bench goals
 
 # The Python package: the wheel is built, and what is tested is what was installed from it.
 PYTHON := target/python
 
 # What scripts/test has built while the Rust tests run.
-ahead: build-cpp build-cpp-tsan
+ahead: build-cpp build-cpp-tsan build-bench
 
 $(PYTHON)/ready: python/pyproject.toml
 	scripts/setup python
@@ -139,9 +139,13 @@ cpp-fuzz:
 	cmake --build $(CPP_BUILD)/fuzz
 	$(CPP_BUILD)/fuzz/fuzz/fuzz_maps -max_total_time=$(CPP_FUZZ_SECONDS) -max_len=4096 -print_final_stats=1
 
-bench-smoke: build $(PYTHON)/ready
+# With the product, as xtask is.
+build-bench:
+	cargo build --release --locked -q $(PRODUCT) -p varve-bench
+	$(GOALS) -q --no-run
+
+bench-smoke: build $(PYTHON)/ready build-bench
 	$(MAKE) -s -C workloads
-	cargo build --release --locked -q --workspace --bins
 	$(BIN)/varve-bench overhead --smoke
 	$(BIN)/varve-bench samples --smoke
 	$(BIN)/varve-bench hold --smoke
@@ -162,7 +166,7 @@ bench-smoke: build $(PYTHON)/ready
 	$(PYTHON)/bin/python python/bench/fleet.py views --smoke
 	$(PYTHON)/bin/python python/bench/package.py import --smoke
 	VARVE=$(BIN)/varve $(PYTHON)/bin/python python/bench/package.py steady --smoke
-	$(GOALS) --smoke
+	$(GOALS) -- --smoke
 
 types:
 	VARVE_WRITE_TYPES=1 $(TYPES)
