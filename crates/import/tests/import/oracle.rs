@@ -75,7 +75,15 @@ fn perf(arguments: &[&str], folder: &Path) -> Option<String> {
 
 /// Records the workload as `perf.data`; none where that is not possible.
 fn record(of: &Recording, folder: &Path) -> Option<PathBuf> {
-    let mut arguments = vec!["record", "-q", "-B", "-N", "-o", "perf.data"];
+    let mut arguments = vec![
+        "record",
+        "-q",
+        "-B",
+        "-N",
+        "--sample-cpu",
+        "-o",
+        "perf.data",
+    ];
     arguments.extend(of.options);
     arguments.extend(["--", "/bin/sh", "-c", WORKLOAD]);
     perf(&arguments, folder)?;
