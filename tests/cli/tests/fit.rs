@@ -67,7 +67,7 @@ fn pages_that_are_read_again_are_predicted_and_others_are_not() {
     }
     let before = left();
     // 12,288 pages round and round, of which about 8,000 fit.
-    let scan = found(&["--memory", "32MiB"], &[&known(), "scan", "48", "12"]);
+    let scan = found(&["--memory", "32MiB"], &[&known(), "scan", "48", "5"]);
     let (predicted, counted) = reads(&scan);
     assert!(counted > 10_000.0, "{counted}");
     let many = counted;
